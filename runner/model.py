@@ -1,0 +1,189 @@
+"""The nouns: frozen values that the layers hand to each other. No I/O, only rendering."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from typing import Any
+
+
+class Verdict(StrEnum):
+    """What a policy says about a call."""
+
+    ALLOW = "allow"
+    DENY = "deny"
+    ASK = "ask"
+
+
+class Status(StrEnum):
+    """How a call ended."""
+
+    OK = "ok"
+    FAILED = "failed"
+    """The tool ran and said no: a missing file, an exit status other than 0."""
+    TIMED_OUT = "timed_out"
+    OOM_KILLED = "oom_killed"
+    """The kernel ended a process of the call at the session's memory limit."""
+    DENIED = "denied"
+    INVALID = "invalid"
+    """The input does not fit the tool's schema; nothing ran."""
+    CANCELLED = "cancelled"
+    LOST = "lost"
+    """The container went away, or the process that made the call did; nobody knows the rest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """A policy's answer."""
+
+    verdict: Verdict
+    rule: str | None = None
+    """The rule that decided, such as `deny[2]` or `default`; None where there is no policy."""
+    reason: str = ""
+    """Why, as the model is told. Empty for an allowed call."""
+
+
+@dataclass(frozen=True, slots=True)
+class Truncation:
+    """What is missing from an output that was longer than its limit."""
+
+    omitted_bytes: int
+    omitted_lines: int
+    full_output_path: str | None = None
+    """Where in the container the output is kept, or None where it could not be."""
+    full_output_bytes: int = 0
+    """How much of it is there: the whole, unless it was longer than what is kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a tool made of a call: the part of a result that the tool itself decides."""
+
+    output: str = ""
+    error: str | None = None
+    status: Status = Status.OK
+    exit_code: int | None = None
+    """The command's own, where there was one: 128 + n when signal n ended it."""
+    truncated: Truncation | None = None
+    background: int = 0
+    """Processes that the call left running."""
+    details: Mapping[str, Any] = field(default_factory=dict)
+    """Facts for programs, such as grep's count of skipped files. JSON values only."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call that was found valid."""
+
+    id: str
+    session_id: str
+    tool: str
+    arguments: Mapping[str, Any]
+    """The decoded input, in the order of the schema."""
+    canonical: str
+    """The same as compact JSON: what the policy and the audit see."""
+    timeout_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class ToolResult:
+    """What came of a call."""
+
+    call_id: str
+    tool: str
+    status: Status
+    output: str = ""
+    error: str | None = None
+    exit_code: int | None = None
+    duration_s: float = 0.0
+    timeout_s: float | None = None
+    truncated: Truncation | None = None
+    background: int = 0
+    decision: Decision | None = None
+    """None where the input was invalid, so that nothing was decided."""
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def text(self) -> str:
+        """What the model is shown: the output, then the error on a line of its own."""
+        if self.error is None:
+            return self.output
+        if not self.output or self.output.endswith("\n"):
+            return self.output + self.error
+        return f"{self.output}\n{self.error}"
+
+    @property
+    def is_error(self) -> bool:
+        """Whether the call did not do what it was asked."""
+        return self.status is not Status.OK
+
+    def as_dict(self) -> dict[str, Any]:
+        """All of it as JSON values, `text` and `is_error` included."""
+        return {**asdict(self), "text": self.text, "is_error": self.is_error}
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """A piece of a running call's output, as it comes. Undecodable bytes are U+FFFD."""
+
+    text: str
+
+
+class SessionState(StrEnum):
+    """Where a session is in its life."""
+
+    OPEN = "open"
+    CLOSED = "closed"
+    EXPIRED = "expired"
+
+
+@dataclass(frozen=True, slots=True)
+class SessionInfo:
+    """A session as the store knows it. Times are seconds since the epoch."""
+
+    id: str
+    state: SessionState
+    image: str
+    runtime: str | None
+    workspace: str
+    """The directory on the host that is mounted at /workspace."""
+    managed: bool
+    """The runner made the workspace and removes it with the session."""
+    read_only: bool
+    kept: bool
+    """It outlives the process that opened it, until it is closed or its time runs out."""
+    container_id: str | None
+    created_at: float
+    used_at: float
+    idle_timeout_s: float
+    expires_at: float
+    tenant: str = ""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """What else a new container for it needs: limits, carrier, and so on."""
+    marker: str = ""
+    """Hex; what the session's stream starts with."""
+    ended_at: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A call as the store keeps it. Times are seconds since the epoch."""
+
+    call_id: str
+    session_id: str
+    tool: str
+    arguments: str
+    """Canonical JSON, or the raw input where that was invalid."""
+    verdict: Verdict | None
+    rule: str | None
+    reason: str
+    policy: str
+    """SHA-256 of the policy that decided, or empty without one."""
+    status: Status | None
+    """None while the call is under way."""
+    exit_code: int | None
+    output: str
+    error: str | None
+    started_at: float
+    duration_s: float | None
+    timeout_s: float | None
+    details: Mapping[str, Any] = field(default_factory=dict)

@@ -1,0 +1,149 @@
+"""The settings: one frozen model, read once from arguments, the environment and a file.
+
+The only reader of the environment (`RUNNER_*`; docker's own variables are docker's). Later
+sources give way to earlier ones: arguments, environment, the TOML file, defaults.
+"""
+
+import os
+import tempfile
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import platformdirs
+import pydantic
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic_settings import (
+    BaseSettings,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    TomlConfigSettingsSource,
+)
+
+from runner.errors import ConfigurationError
+
+APPLICATION = "rousseau-runner"
+
+Bytes = Annotated[int, Field(gt=0)]
+Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+def _runtime_dir() -> Path:
+    """A short path, private to this user: a Unix socket's may have 107 bytes."""
+    given = os.environ.get("XDG_RUNTIME_DIR")
+    if given and Path(given).is_dir():
+        return Path(given) / APPLICATION
+    return Path(tempfile.gettempdir()) / f"{APPLICATION}-{os.getuid()}"
+
+
+class Limits(BaseModel):
+    """What one session's container may use."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    memory_bytes: Bytes = 512 * 1024**2
+    """Memory, tmpfs included, without any swap."""
+    cpus: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
+    """Share of processors."""
+    pids: Annotated[int, Field(ge=16)] = 256
+    """Processes and threads at once, the helper's own included."""
+    nofile: Annotated[int, Field(ge=64)] = 1024
+    """Open files per process."""
+    file_size_bytes: Bytes = 1024**3
+    """The largest file that a process may write."""
+    tmp_bytes: Bytes = 128 * 1024**2
+    """Size of /tmp, in memory."""
+    home_bytes: Bytes = 64 * 1024**2
+    """Size of the home directory, in memory."""
+
+
+class Settings(BaseSettings):
+    """Everything that can be set. Every field is also the variable `RUNNER_<FIELD>`."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="RUNNER_",
+        env_nested_delimiter="__",
+        frozen=True,
+        extra="forbid",
+        use_attribute_docstrings=True,
+    )
+
+    data_dir: Path = Field(default_factory=lambda: platformdirs.user_data_path(APPLICATION))
+    """Records and managed workspaces. Default: the user's data directory (XDG)."""
+    cache_dir: Path = Field(default_factory=lambda: platformdirs.user_cache_path(APPLICATION))
+    """What can be fetched again, such as the helper's wheel."""
+    runtime_dir: Path = Field(default_factory=_runtime_dir)
+    """Sockets of running sessions."""
+    docker_host: str | None = None
+    """The daemon's URL. Default: what docker's own variables say, else the local socket."""
+    image: str = "sandbox"
+    """The session image: `sandbox` is the one that the runner builds."""
+    runtime: str | None = None
+    """The daemon's runtime for sessions, such as `runsc`. Default: the daemon's default."""
+    carrier: Literal["auto", "socket", "attach"] = "auto"
+    """How frames reach the container: a Unix socket, Docker's attach stream, or what works."""
+    timeout_s: Seconds = 60.0
+    """Time limit of a call, in seconds, unless the call or its session has its own."""
+    max_timeout_s: Seconds = 3600.0
+    """The longest limit that a call may ask for."""
+    idle_timeout_s: Seconds = 1800.0
+    """A session that is not used for this long is closed."""
+    ttl_s: Seconds = 8 * 3600.0
+    """A session is closed after this, used or not."""
+    limits: Limits = Limits()
+    tmp_noexec: bool = False
+    """Nothing in /tmp and the home directory can be executed. Breaks many build tools."""
+    output_limit_bytes: Annotated[int, Field(ge=1024)] = 1024**2
+    """Output of one call that comes back; the rest stays in the container."""
+    read_limit_bytes: Annotated[int, Field(ge=1024, le=16 * 1024**2)] = 16 * 1024**2
+    """The largest file that `read` and `edit` take."""
+    grep_max_matches: Annotated[int, Field(ge=1)] = 200
+    """Rows after which a search stops."""
+    background: Literal["keep", "kill"] = "keep"
+    """What becomes of processes that a command leaves running: until the session ends, or none."""
+    selinux: Literal["", "z", "Z"] = ""
+    """Relabel the workspace for SELinux: shared or private."""
+
+    @field_validator("data_dir", "cache_dir", "runtime_dir")
+    @classmethod
+    def _absolute(cls, path: Path) -> Path:
+        return Path(os.path.abspath(path.expanduser()))
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Arguments, environment, file: no .env, no secrets directory."""
+        given = os.environ.get("RUNNER_CONFIG")
+        path = Path(given) if given else platformdirs.user_config_path(APPLICATION) / "config.toml"
+        return (
+            init_settings,
+            env_settings,
+            TomlConfigSettingsSource(settings_cls, toml_file=path),
+        )
+
+    @classmethod
+    def read(cls, **arguments: Any) -> "Settings":
+        """Settings from all sources; arguments that are None count as not given.
+
+        Raises:
+            ConfigurationError: A value can't be used, a name is unknown, or the file named
+                by `RUNNER_CONFIG` is missing or not TOML.
+        """
+        given = os.environ.get("RUNNER_CONFIG")
+        if given and not Path(given).is_file():
+            raise ConfigurationError(f"RUNNER_CONFIG names no file: {given}")
+        try:
+            return cls(**{name: value for name, value in arguments.items() if value is not None})
+        except pydantic.ValidationError as error:
+            problems = "; ".join(
+                f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}"
+                for problem in error.errors()
+            )
+            raise ConfigurationError(f"settings: {problems}") from error
+        except ValueError as error:  # the file is not TOML
+            raise ConfigurationError(f"settings: {error}") from error
