@@ -1,0 +1,448 @@
+"""The protocol between the host and the helper: frames, messages, limits; no I/O.
+
+Both ends import this module, so there is one definition of what may be said. A frame is
+
+    length  u32   bytes that follow, at most MAX_FRAME_BYTES
+    kind    u8    one of Kind
+    call    u32   the request it belongs to, chosen by the host; 0 for the connection itself
+    fields  u32   length of the JSON object that comes next
+    JSON object, UTF-8, exactly the fields that SCHEMA lists for the kind
+    payload       raw bytes to the end of the frame
+
+all integers big-endian. A stream starts with the 16 bytes of a marker, then frames. The
+marker lets an end that was left in the middle of a frame find the start of a new
+conversation: the attach stream of a container outlives the process that used it.
+
+Everything that arrives is hostile until `Decoder` has returned it: lengths are checked
+before anything is allocated, kinds and fields are closed sets.
+"""
+
+import json
+import struct
+from typing import Any, NamedTuple
+
+PROTOCOL_VERSION = 1
+
+MARKER_BYTES = 16
+MAX_PAYLOAD_BYTES = 16 * 1024**2 + 64 * 1024
+"""A whole file of the default read limit (16 MiB) fits into one frame, with room for rows."""
+MAX_FIELDS_BYTES = 16 * 1024**2
+"""A 2 MiB command grows to at most six times its size as JSON (one control byte: ``\\u0000``)."""
+MAX_SHORT_FIELDS_BYTES = 64 * 1024
+"""Of kinds that carry no command, path or pattern; all of the helper's are such."""
+MAX_FRAME_BYTES = MAX_PAYLOAD_BYTES + MAX_FIELDS_BYTES
+OUTPUT_CHUNK_BYTES = 256 * 1024
+"""The most output that one frame carries."""
+OUTPUT_WINDOW_BYTES = 1024**2
+"""Output that may be on its way, per call, before the host has said that it took some."""
+
+_TELLING_BYTES = 4
+"""So much of a marker, at the end of what arrived, is taken for the start of one. By chance a
+frame ends like that once in four milliards, and then it waits for the bytes that follow."""
+
+_PREFIX = struct.Struct("!I")
+_HEAD = struct.Struct("!BII")
+
+
+class ProtocolError(Exception):
+    """The bytes are not a legal conversation; the stream can't be used any further."""
+
+
+class Kind:
+    """What a frame says. A closed set; numbers are never reused."""
+
+    HELLO = 1
+    """Either end, first of all: who I am and which version I speak."""
+    PING = 2
+    PONG = 3
+    RUN = 16
+    """Host: run a program; the payload is its standard input."""
+    CANCEL = 17
+    """Host: end the call and everything that runs below it."""
+    CREDIT = 18
+    """Host: I took so many bytes of output, you may send as many more."""
+    READ = 19
+    WRITE = 20
+    REPLACE = 21
+    """Host: the payload is the old bytes, then the new; `old_bytes` says where they meet."""
+    SEARCH = 22
+    OUTPUT = 32
+    """Helper: more output of a running program."""
+    RAN = 33
+    """Helper: the program ended; the last frame of a RUN."""
+    CONTENT = 34
+    """Helper: a whole file; the last frame of a READ."""
+    WROTE = 35
+    REPLACED = 36
+    FOUND = 37
+    FAILED = 38
+    """Helper: the request could not be carried out; the last frame of any request."""
+
+
+FAILURES = frozenset(
+    {
+        "not_found",
+        "exists",
+        "is_directory",
+        "not_directory",
+        "not_regular",
+        "permission_denied",
+        "read_only",
+        "no_space",
+        "file_too_large",
+        "name_too_long",
+        "link_loop",
+        "bad_pattern",
+        "bad_glob",
+        "argument_list_too_long",
+        "out_of_memory",
+        "too_many_processes",
+        "cancelled",
+        "busy",
+        "io",
+        "internal",
+    }
+)
+"""Why a request failed. `io` is any other answer of the operating system."""
+
+
+def _is_text(value: Any) -> bool:
+    return type(value) is str
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and 0 <= value < 2**63
+
+
+def _is_exit_code(value: Any) -> bool:
+    return type(value) is int and 0 <= value < 256
+
+
+def _is_signal(value: Any) -> bool:
+    return type(value) is int and 0 < value < 128
+
+
+def _is_flag(value: Any) -> bool:
+    return type(value) is bool
+
+
+def _is_seconds(value: Any) -> bool:
+    return type(value) in (int, float) and 0 <= value < 2**31
+
+
+def _is_texts(value: Any) -> bool:
+    return type(value) is list and all(type(item) is str for item in value)
+
+
+def _is_mapping(value: Any) -> bool:
+    return type(value) is dict and all(type(item) is str for item in value.values())
+
+
+def _or_none(check: Any) -> Any:
+    return lambda value: value is None or check(value)
+
+
+def _one_of(*names: str) -> Any:
+    return lambda value: type(value) is str and value in names
+
+
+SCHEMA: dict[int, dict[str, Any]] = {
+    Kind.HELLO: {
+        "role": _one_of("host", "helper"),
+        "version": _is_count,
+        # From the host: how long the helper may live without a new greeting, and without work.
+        "expires_s": _or_none(_is_seconds),
+        "idle_s": _or_none(_is_seconds),
+        # From the helper: what it found in its container.
+        "uid": _or_none(_is_count),
+        "gid": _or_none(_is_count),
+        "shell": _or_none(_is_flag),
+        "python": _or_none(_is_text),
+        "seccomp": _or_none(_is_flag),
+    },
+    Kind.PING: {},
+    Kind.PONG: {},
+    Kind.RUN: {
+        # One of the two: a line for /bin/sh, or a program and its arguments.
+        "shell": _or_none(_is_text),
+        "argv": _or_none(_is_texts),
+        "cwd": _is_text,
+        "env": _is_mapping,
+        # None: the payload is empty and standard input is /dev/null.
+        "stdin": _is_flag,
+        "deadline_s": _is_seconds,
+        # Output beyond this is also written to a file in the container, up to `spill_limit_bytes`.
+        "spill_after_bytes": _is_count,
+        "spill_limit_bytes": _is_count,
+        "background": _one_of("keep", "kill"),
+    },
+    Kind.CANCEL: {},
+    Kind.CREDIT: {"bytes": _is_count},
+    Kind.READ: {"path": _is_text, "limit_bytes": _is_count},
+    Kind.WRITE: {"path": _is_text},
+    Kind.REPLACE: {"path": _is_text, "old_bytes": _is_count, "limit_bytes": _is_count},
+    Kind.SEARCH: {
+        "path": _is_text,
+        "pattern": _is_text,
+        "ignore_case": _is_flag,
+        "include": _is_text,
+        "max_matches": _is_count,
+        "max_file_bytes": _is_count,
+    },
+    Kind.OUTPUT: {},
+    Kind.RAN: {
+        "exit_code": _or_none(_is_exit_code),
+        "signal": _or_none(_is_signal),
+        # Why it ended: by itself, by CANCEL, by the helper's own clock, or because its
+        # supervisor was killed from inside.
+        "ended": _one_of("exited", "cancelled", "deadline", "killed"),
+        "background": _is_count,
+        "oom_killed": _is_flag,
+        "output_bytes": _is_count,
+        "spill_path": _or_none(_is_text),
+        "spill_bytes": _is_count,
+    },
+    Kind.CONTENT: {},
+    Kind.WROTE: {"bytes": _is_count},
+    Kind.REPLACED: {"occurrences": _is_count},
+    Kind.FOUND: {
+        "matches": _is_count,
+        "truncated": _is_flag,
+        "files": _is_count,
+        "skipped_large": _is_count,
+        "skipped_binary": _is_count,
+        "skipped_unreadable": _is_count,
+        "skipped_special": _is_count,
+    },
+    Kind.FAILED: {
+        "code": lambda value: type(value) is str and value in FAILURES,
+        "detail": _is_text,
+    },
+}
+
+FROM_HOST = frozenset(
+    {
+        Kind.HELLO,
+        Kind.PING,
+        Kind.RUN,
+        Kind.CANCEL,
+        Kind.CREDIT,
+        Kind.READ,
+        Kind.WRITE,
+        Kind.REPLACE,
+        Kind.SEARCH,
+    }
+)
+FROM_HELPER = frozenset(
+    {
+        Kind.HELLO,
+        Kind.PONG,
+        Kind.OUTPUT,
+        Kind.RAN,
+        Kind.CONTENT,
+        Kind.WROTE,
+        Kind.REPLACED,
+        Kind.FOUND,
+        Kind.FAILED,
+    }
+)
+FINAL = frozenset({Kind.RAN, Kind.CONTENT, Kind.WROTE, Kind.REPLACED, Kind.FOUND, Kind.FAILED})
+"""Kinds that end the request they answer."""
+
+_LONG_FIELDS = frozenset({Kind.RUN, Kind.READ, Kind.WRITE, Kind.REPLACE, Kind.SEARCH})
+_PAYLOADS = {
+    Kind.RUN: MAX_PAYLOAD_BYTES,
+    Kind.WRITE: MAX_PAYLOAD_BYTES,
+    Kind.REPLACE: MAX_PAYLOAD_BYTES,
+    Kind.OUTPUT: OUTPUT_CHUNK_BYTES,
+    Kind.CONTENT: MAX_PAYLOAD_BYTES,
+    Kind.FOUND: MAX_PAYLOAD_BYTES,
+}
+"""The longest payload, by kind; the others have none."""
+_NO_FIELDS: dict[str, Any] = {}
+
+
+class Message(NamedTuple):
+    """One frame, decoded."""
+
+    kind: int
+    call: int
+    fields: dict[str, Any]
+    payload: bytes
+
+
+def encode(
+    kind: int, call: int = 0, fields: dict[str, Any] | None = None, payload: bytes = b""
+) -> bytes:
+    """Make the frame of a message.
+
+    Raises:
+        ProtocolError: As for `encode_head`.
+    """
+    return encode_head(kind, call, fields, len(payload)) + payload
+
+
+def encode_head(
+    kind: int, call: int = 0, fields: dict[str, Any] | None = None, payload_length: int = 0
+) -> bytes:
+    """Make the frame of a message but for its payload, which follows as it is.
+
+    Raises:
+        ProtocolError: The fields are not those of the kind, or the frame is too large: a
+            mistake of the caller, found before anything is sent.
+    """
+    fields = fields or _NO_FIELDS
+    _check_fields(kind, fields)
+    try:
+        text = json.dumps(fields, separators=(",", ":"), ensure_ascii=False) if fields else ""
+        body = text.encode()
+    except UnicodeEncodeError as error:
+        raise ProtocolError("a text holds half of a surrogate pair") from error
+    _check_lengths(kind, len(body), payload_length)
+    if not 0 <= call < 2**32:
+        raise ProtocolError(f"there is no call {call}")
+    length = _HEAD.size + len(body) + payload_length
+    return _PREFIX.pack(length) + _HEAD.pack(kind, call, len(body)) + body
+
+
+class Decoder:
+    """Turns received bytes into messages. It never blocks and never reads.
+
+    `peer_kinds` are the kinds the other end may send: `FROM_HOST` or `FROM_HELPER`.
+    `marker` is what the stream starts with; everything before it is skipped. With
+    `resync`, the marker is looked for throughout, and one in the middle of the stream
+    starts a new conversation: what was unfinished before it is dropped.
+    """
+
+    def __init__(self, marker: bytes, peer_kinds: frozenset[int], *, resync: bool = False):
+        if len(marker) != MARKER_BYTES:
+            raise ValueError(f"a marker has {MARKER_BYTES} bytes, not {len(marker)}")
+        self.synced = False
+        """The marker was seen."""
+        self.conversations = 0
+        """How many markers were seen."""
+        self._marker = marker
+        self._kinds = peer_kinds
+        self._resync = resync
+        self._buffer = bytearray()
+        self._scanned = 0
+
+    def feed(self, data: bytes | memoryview) -> None:
+        """Take received bytes. Read the messages they complete with `next_message`."""
+        self._buffer += data
+        if self._resync or not self.synced:
+            self._find_marker()
+
+    def _find_marker(self) -> None:
+        start = max(0, self._scanned - MARKER_BYTES + 1)
+        at = self._buffer.rfind(self._marker, start)
+        if at >= 0:
+            del self._buffer[: at + MARKER_BYTES]
+            self.synced = True
+            self.conversations += 1
+        elif not self.synced:
+            del self._buffer[: -MARKER_BYTES + 1]
+        self._scanned = len(self._buffer)
+
+    def next_message(self) -> Message | None:
+        """The next whole message, or None when more bytes are needed.
+
+        Raises:
+            ProtocolError: The bytes are not a legal frame. The decoder is of no use afterwards.
+        """
+        buffer = self._buffer
+        available = self._before_next_marker() if self._resync else len(buffer)
+        if not self.synced or available < _PREFIX.size:
+            return None
+        (length,) = _PREFIX.unpack_from(buffer)
+        if length < _HEAD.size:
+            raise ProtocolError("empty frame" if length == 0 else f"frame of {length} bytes")
+        if length > MAX_FRAME_BYTES:
+            raise ProtocolError(f"a frame of {length} bytes is over the limit")
+        end = _PREFIX.size + length
+        if available < _PREFIX.size + _HEAD.size:
+            return None
+        kind, call, fields_length = _HEAD.unpack_from(buffer, _PREFIX.size)
+        payload_length = length - _HEAD.size - fields_length
+        if kind not in self._kinds:
+            raise ProtocolError(f"unexpected kind of frame: {kind}")
+        if payload_length < 0:
+            raise ProtocolError("the fields are longer than their frame")
+        _check_lengths(kind, fields_length, payload_length)
+        if available < end:
+            return None
+        body_start = _PREFIX.size + _HEAD.size
+        with memoryview(buffer) as view:
+            fields = _parse(bytes(view[body_start : body_start + fields_length]))
+            payload = bytes(view[body_start + fields_length : end])
+        _check_fields(kind, fields)
+        del buffer[:end]
+        self._scanned = max(0, self._scanned - end)
+        return Message(kind, call, fields, payload)
+
+    def _before_next_marker(self) -> int:
+        """How much of the buffer comes before a marker of which only the beginning is there."""
+        at = self._buffer.rfind(self._marker[:_TELLING_BYTES], -MARKER_BYTES + 1)
+        return at if at >= 0 and self._marker.startswith(self._buffer[at:]) else len(self._buffer)
+
+    def at_frame_start(self) -> bool:
+        """Whether nothing of an unfinished frame is held: an end of file here is a clean one."""
+        return not self._buffer
+
+
+def _parse(body: bytes) -> dict[str, Any]:
+    if not body:
+        return {}
+    try:
+        text = body.decode()
+        fields = json.loads(text, object_pairs_hook=_object, parse_constant=_no_constant)
+    except (ValueError, RecursionError) as error:
+        raise ProtocolError(f"invalid frame: {error}") from error
+    if type(fields) is not dict:
+        raise ProtocolError("invalid frame: the fields are not an object")
+    if "\\u" in text and not _encodable(fields):
+        raise ProtocolError("invalid frame: lone surrogate")
+    return fields
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    fields = dict(pairs)
+    if len(fields) != len(pairs):
+        raise ValueError("duplicate field")
+    return fields
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _encodable(fields: dict[str, Any]) -> bool:
+    try:
+        json.dumps(fields, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _check_lengths(kind: int, fields_length: int, payload_length: int) -> None:
+    longest_fields = MAX_FIELDS_BYTES if kind in _LONG_FIELDS else MAX_SHORT_FIELDS_BYTES
+    longest_payload = _PAYLOADS.get(kind)
+    if payload_length and longest_payload is None:
+        raise ProtocolError(f"a frame of kind {kind} carries no payload")
+    if fields_length > longest_fields or payload_length > (longest_payload or 0):
+        raise ProtocolError(f"a frame of {fields_length + payload_length} bytes is over the limit")
+
+
+def _check_fields(kind: int, fields: dict[str, Any]) -> None:
+    schema = SCHEMA.get(kind)
+    if schema is None:
+        raise ProtocolError(f"unknown kind of frame: {kind}")
+    for name, value in fields.items():
+        check = schema.get(name)
+        if check is None:
+            raise ProtocolError(f"invalid frame: unknown field {name[:64]!r}")
+        if not check(value):
+            raise ProtocolError(f"invalid frame: wrong value for {name!r}")
+    if len(fields) != len(schema):
+        missing = sorted(set(schema) - set(fields))
+        raise ProtocolError(f"invalid frame: missing {', '.join(missing)}")

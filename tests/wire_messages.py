@@ -1,0 +1,90 @@
+"""Messages of the protocol, for properties that hold for all of them."""
+
+from typing import Any
+
+from hypothesis import strategies as st
+
+from runner.helper import wire
+from runner.helper.wire import Kind, Message
+
+BOTH = wire.FROM_HOST | wire.FROM_HELPER
+WITH_PAYLOAD = {Kind.RUN, Kind.WRITE, Kind.REPLACE, Kind.OUTPUT, Kind.CONTENT, Kind.FOUND}
+
+# Text as JSON carries it: no half of a surrogate pair.
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
+counts = st.integers(0, 2**63 - 1)
+amounts = st.integers(0, 2**31 - 1) | st.floats(0, 2**31, exclude_max=True, allow_nan=False)
+flags = st.booleans()
+
+
+def fields_of(**strategies: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
+    return st.fixed_dictionaries(strategies)
+
+
+FIELDS: dict[int, st.SearchStrategy[dict[str, Any]]] = {
+    Kind.HELLO: fields_of(
+        role=st.sampled_from(["host", "helper"]),
+        version=counts,
+        expires_s=st.none() | amounts,
+        idle_s=st.none() | amounts,
+        uid=st.none() | counts,
+        gid=st.none() | counts,
+        shell=st.none() | flags,
+        python=st.none() | texts,
+        seccomp=st.none() | flags,
+    ),
+    Kind.RUN: fields_of(
+        shell=st.none() | texts,
+        argv=st.none() | st.lists(texts, max_size=5),
+        cwd=texts,
+        env=st.dictionaries(texts, texts, max_size=5),
+        stdin=flags,
+        deadline_s=amounts,
+        spill_after_bytes=counts,
+        spill_limit_bytes=counts,
+        background=st.sampled_from(["keep", "kill"]),
+    ),
+    Kind.CREDIT: fields_of(bytes=counts),
+    Kind.READ: fields_of(path=texts, limit_bytes=counts),
+    Kind.WRITE: fields_of(path=texts),
+    Kind.REPLACE: fields_of(path=texts, old_bytes=counts, limit_bytes=counts),
+    Kind.SEARCH: fields_of(
+        path=texts,
+        pattern=texts,
+        ignore_case=flags,
+        include=texts,
+        max_matches=counts,
+        max_file_bytes=counts,
+    ),
+    Kind.RAN: fields_of(
+        exit_code=st.none() | st.integers(0, 255),
+        signal=st.none() | st.integers(1, 127),
+        ended=st.sampled_from(["exited", "cancelled", "deadline", "killed"]),
+        background=counts,
+        oom_killed=flags,
+        output_bytes=counts,
+        spill_path=st.none() | texts,
+        spill_bytes=counts,
+    ),
+    Kind.WROTE: fields_of(bytes=counts),
+    Kind.REPLACED: fields_of(occurrences=counts),
+    Kind.FOUND: fields_of(
+        matches=counts,
+        truncated=flags,
+        files=counts,
+        skipped_large=counts,
+        skipped_binary=counts,
+        skipped_unreadable=counts,
+        skipped_special=counts,
+    ),
+    Kind.FAILED: fields_of(code=st.sampled_from(sorted(wire.FAILURES)), detail=texts),
+}
+
+
+@st.composite
+def messages(draw: st.DrawFn, kinds: frozenset[int] = BOTH) -> Message:
+    """Any message of these kinds."""
+    kind = draw(st.sampled_from(sorted(kinds)))
+    payload = draw(st.binary(max_size=200)) if kind in WITH_PAYLOAD else b""
+    fields = draw(FIELDS.get(kind, st.just({})))
+    return Message(kind, draw(st.integers(0, 2**32 - 1)), fields, payload)
