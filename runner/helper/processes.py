@@ -1,0 +1,183 @@
+"""Looking at the container's processes through /proc, and ending trees of them.
+
+It knows pids and signals, nothing of calls or frames.
+"""
+
+import os
+import signal
+from typing import NamedTuple
+
+
+class Process(NamedTuple):
+    """One line of /proc, as far as it matters here."""
+
+    pid: int
+    parent: int
+    state: str
+    """One letter as in /proc/PID/stat: R running, S sleeping, D disk, T stopped, Z zombie."""
+
+
+def snapshot() -> dict[int, Process]:
+    """Every process of the container, by pid. One that ends meanwhile is left out."""
+    found: dict[int, Process] = {}
+    for name in os.listdir("/proc"):
+        if not name.isdigit():
+            continue
+        try:
+            descriptor = os.open(f"/proc/{name}/stat", os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            continue  # it ended between the listing and here
+        try:
+            line = os.read(descriptor, 1024)
+        except OSError:
+            continue
+        finally:
+            os.close(descriptor)
+        # The program's name stands in parentheses and may hold anything, parentheses included.
+        state, parent = line[line.rfind(b")") + 2 :].split(None, 2)[:2]
+        pid = int(name)
+        found[pid] = Process(pid, int(parent), state.decode())
+    return found
+
+
+def below(root: int, processes: dict[int, Process]) -> list[Process]:
+    """The living descendants of `root`, itself left out."""
+    children: dict[int, list[Process]] = {}
+    for process in processes.values():
+        children.setdefault(process.parent, []).append(process)
+    found: list[Process] = []
+    waiting = [root]
+    while waiting:
+        for child in children.get(waiting.pop(), ()):
+            waiting.append(child.pid)
+            if child.state not in "ZX":
+                found.append(child)
+    return found
+
+
+class Family:
+    """Which processes belong to which call.
+
+    A call's processes hang below its supervisor, which adopts those that lose their parent.
+    Where the kernel knows no such adoption (gVisor before 2023) they go to the container's
+    first process instead; then whatever came to it since a call began counts as the call's,
+    so that nothing outlives the call that it may belong to.
+    """
+
+    def __init__(self, *, subreaper: bool):
+        self.subreaper = subreaper
+        self.supervisors: set[int] = set()
+
+    def orphans(self, seen: dict[int, Process]) -> list[Process]:
+        """Children of this process that are no supervisors."""
+        me = os.getpid()
+        return [
+            process
+            for process in seen.values()
+            if process.parent == me
+            and process.pid not in self.supervisors
+            and process.state not in "ZX"
+        ]
+
+    def strangers(self) -> frozenset[int]:
+        """Orphans there are before a call begins, which are not its own."""
+        if self.subreaper:
+            return frozenset()
+        return frozenset(process.pid for process in self.orphans(snapshot()))
+
+    def of(self, supervisor: int, strangers: frozenset[int]) -> list[Process]:
+        """The living processes of a call.
+
+        Once its supervisor is gone, all orphans count among them: they are of this call, or
+        of another whose supervisor was killed.
+        """
+        seen = snapshot()
+        found = below(supervisor, seen)
+        if not self.subreaper or supervisor not in self.supervisors:
+            for orphan in self.orphans(seen):
+                if orphan.pid not in strangers:
+                    found += (orphan, *below(orphan.pid, seen))
+        return found
+
+    def end_orphans(self) -> bool:
+        """End what supervisors that were killed from inside have left; whether there was any."""
+        if not self.supervisors:
+            end(-1)  # at one stroke, so that nothing gets away by forking
+        seen = snapshot()
+        orphans = self.orphans(seen)
+        for orphan in orphans:
+            for process in below(orphan.pid, seen):
+                end(process.pid)
+            end(orphan.pid)
+        return bool(orphans)
+
+
+def end(pid: int) -> None:
+    """Send SIGKILL; a process that is gone already is what was wanted. -1: all but this one."""
+    _send(pid, signal.SIGKILL)
+
+
+def resume(pid: int) -> None:
+    """Let a process go on that was stopped."""
+    _send(pid, signal.SIGCONT)
+
+
+def _send(pid: int, number: signal.Signals) -> None:
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return
+
+
+def oom_kills() -> int | None:
+    """How often the kernel ended a process of this container for memory.
+
+    None where the container's cgroup isn't shown. Version 2 has `memory.events`, version 1
+    `memory.oom_control`, both with a line `oom_kill N`.
+    """
+    for path in ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control"):
+        try:
+            with open(path, "rb") as file:
+                count = _counted(file.read(4096), b"oom_kill")
+        except OSError:
+            continue
+        if count is not None:
+            return count
+    return None
+
+
+class RefusedForks:
+    """How often the kernel refused this container a process, since it had all it may have.
+
+    Asked at every call, so the file stays open. Always 0 where the container's cgroup isn't
+    shown. Versions 1 and 2 have `pids.events` with a line `max N`.
+    """
+
+    _PATHS = ("/sys/fs/cgroup/pids.events", "/sys/fs/cgroup/pids/pids.events")
+
+    def __init__(self) -> None:
+        self._descriptor: int | None = None
+
+    def start(self) -> None:
+        """Find the file."""
+        for path in self._PATHS:
+            try:
+                self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            except OSError:
+                continue
+            return
+
+    def count(self) -> int:
+        """The number so far."""
+        if self._descriptor is None:
+            return 0
+        return _counted(os.pread(self._descriptor, 4096, 0), b"max") or 0
+
+
+def _counted(content: bytes, wanted: bytes) -> int | None:
+    """The number in a file of lines `NAME NUMBER`."""
+    for line in content.splitlines():
+        name, _, number = line.partition(b" ")
+        if name == wanted:
+            return int(number)
+    return None

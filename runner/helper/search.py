@@ -1,0 +1,469 @@
+"""Searching files for a pattern, line by line, as the reference's grep does.
+
+Owns the walk, the glob, the rules for what is passed over, and the engine: RE2, so that no
+pattern takes more than linear time. Everything is bytes. What a search finds is rows, ready
+to be shown; it is bounded in matches and in bytes.
+
+The pattern is not tried on each line by itself. It is compiled so that `^` and `$` stand at
+line ends and nothing in it can match a line end. Then a search over many lines finds the next
+one that matches, and files without any, by far the most, cost one call.
+"""
+
+import codecs
+import os
+import stat
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from runner.helper import files
+from runner.helper.files import Failure
+
+SKIPPED_DIRECTORIES = frozenset(
+    {b".git", b"node_modules", b"vendor", b".venv", b"__pycache__", b"dist", b"build"}
+)
+MAX_ROWS_BYTES = 8 * 1024**2
+"""Rows together; half of what a frame carries. More is truncated, as too many matches are."""
+MAX_PROGRAM_BYTES = 8 * 1024**2
+"""What RE2 may use for a pattern; its own default. A pattern that needs more is refused."""
+
+_STRETCH_BYTES = 64 * 1024
+"""How much is searched before asking whether the call was cancelled: with the worst of
+patterns RE2 takes some microseconds a byte."""
+_LINES_BETWEEN_LOOKS = 2000
+_OPEN = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY | os.O_NOFOLLOW
+
+
+def search(
+    path: str,
+    pattern: str,
+    ignore_case: bool,
+    include: str,
+    max_matches: int,
+    max_file_bytes: int,
+    cancelled: Callable[[], bool],
+) -> tuple[dict[str, Any], bytes]:
+    r"""Find the lines of the files below `path` that match an RE2 pattern.
+
+    Directories are walked in the byte order of names; those of `SKIPPED_DIRECTORIES` are
+    not entered, not even as the root. A line ends with `\n`, and a `\r` before that is not
+    part of it. Bytes that are not UTF-8 match as U+FFFD, each of them. A file is left at its
+    first line with a NUL.
+
+    Links to directories are not followed, the root included unless it ends with a slash;
+    links to files are where their target is below the root. Nothing but regular files is
+    ever opened.
+
+    Args:
+        path: A directory, or one file.
+        include: A glob for base names, in the syntax of Go's `filepath.Match`; empty: all.
+        max_matches: Stop at so many; the result then says `truncated`, as it does when
+            there were exactly that many.
+        max_file_bytes: Larger files are passed over.
+        cancelled: Asked now and then; a true answer ends the search.
+
+    Returns:
+        The fields of `wire.Kind.FOUND`, and the rows: `path:line: text` and `\n`, each.
+        `skipped_binary` counts files that were left at a NUL, `skipped_special` also links
+        to files outside of the root.
+
+    Raises:
+        Failure: `bad_pattern`, `bad_glob`, `cancelled`; or the root can't be searched: it is
+            missing, can't be listed, or is neither a directory nor a file.
+    """
+    matcher = _Matcher(pattern, ignore_case)
+    glob = _Glob(include) if include else None
+    found = _Search(matcher, glob, max_matches, max_file_bytes, cancelled)
+    try:
+        found.run(files.encode(path))
+    except OSError as error:
+        raise Failure.of(error) from error
+    fields = {
+        "matches": found.matches,
+        "truncated": found.full,
+        "files": found.files,
+        "skipped_large": found.large,
+        "skipped_binary": found.binary,
+        "skipped_unreadable": found.unreadable,
+        "skipped_special": found.special,
+    }
+    return fields, b"".join(found.rows)
+
+
+class _Search:
+    """One search: what it looks for, and what it has found so far."""
+
+    def __init__(
+        self,
+        matcher: "_Matcher",
+        glob: "_Glob | None",
+        max_matches: int,
+        max_file_bytes: int,
+        cancelled: Callable[[], bool],
+    ):
+        self.matches = self.files = 0
+        self.large = self.binary = self.unreadable = self.special = 0
+        self.rows: list[bytes] = []
+        self.full = False
+        self._matcher = matcher
+        self._glob = glob
+        self._max_matches = max_matches
+        self._max_file_bytes = max_file_bytes
+        self._cancelled = cancelled
+        self._rows_bytes = 0
+        self._real_root = b""
+
+    def run(self, path: bytes) -> None:
+        """Search the root. Its own errors are the caller's; those below it are counted."""
+        # As the reference's walk: a last slash follows a link, and what is reported is clean.
+        name = path.rstrip(b"/").rpartition(b"/")[2]
+        mode = (os.stat if path.endswith(b"/") else os.lstat)(path).st_mode
+        if stat.S_ISLNK(mode):
+            mode = os.stat(path).st_mode
+            if stat.S_ISDIR(mode):
+                self.special += 1
+                return
+        if stat.S_ISDIR(mode):
+            if name not in SKIPPED_DIRECTORIES:
+                root = os.path.normpath(path)
+                self._walk(root[1:] if root.startswith(b"//") else root)
+        elif not stat.S_ISREG(mode):
+            raise Failure("not_regular", "not a regular file")
+        elif self._is_included(name):
+            self._search_file(path, os.path.realpath(path))
+
+    def _walk(self, root: bytes) -> None:
+        self._real_root = os.path.realpath(root).rstrip(b"/") + b"/"
+        # A stack of listings and no recursion: trees can be deeper than Python's limit.
+        listings = [_list(root)]
+        while listings:
+            for entry in listings[-1]:
+                self._look()
+                try:
+                    if entry.is_dir(follow_symlinks=False):
+                        if entry.name in SKIPPED_DIRECTORIES:
+                            continue
+                        listings.append(_list(entry.path))
+                        break
+                    if self._is_included(entry.name):
+                        self._search_entry(entry)
+                except OSError:
+                    self.unreadable += 1
+                if self.full:
+                    return
+            else:
+                listings.pop()
+
+    def _look(self) -> None:
+        if self._cancelled():
+            raise Failure("cancelled", "cancelled")
+
+    def _is_included(self, name: bytes) -> bool:
+        return self._glob is None or self._glob.matches(name)
+
+    def _search_entry(self, entry: "os.DirEntry[bytes]") -> None:
+        if entry.is_file(follow_symlinks=False):
+            self._search_file(entry.path, entry.path)
+        elif not entry.is_symlink():
+            self.special += 1
+        else:
+            try:
+                target = os.path.realpath(entry.path, strict=True)
+            except OSError:
+                return  # it points at nothing, or at itself
+            mode = os.stat(target).st_mode
+            if stat.S_ISREG(mode) and target.startswith(self._real_root):
+                self._search_file(entry.path, target)
+            elif not stat.S_ISDIR(mode):
+                self.special += 1
+
+    def _search_file(self, path: bytes, target: bytes) -> None:
+        """Search a regular file, which is reported as `path`."""
+        content = self._read(target)
+        if content is None:
+            return
+        self.files += 1
+        nul = content.find(b"\0")
+        if nul >= 0:
+            self.binary += 1
+            content = content[: content.rfind(b"\n", 0, nul) + 1]
+        for number, line in self._matcher.lines(content, self._look):
+            self._add(b"%b:%d: %b\n" % (path, number, line))
+            if self.full:
+                return
+
+    def _read(self, target: bytes) -> bytes | None:
+        descriptor = os.open(target, _OPEN)
+        try:
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode):
+                self.special += 1  # it became something else since it was listed
+                return None
+            content = files.read_bounded(descriptor, status.st_size, self._max_file_bytes)
+        finally:
+            os.close(descriptor)
+        if content is None:
+            self.large += 1
+        return content
+
+    def _add(self, row: bytes) -> None:
+        room = MAX_ROWS_BYTES - self._rows_bytes
+        self.rows.append(row[:room])
+        self._rows_bytes += len(row)
+        self.matches += 1
+        self.full = self.matches >= self._max_matches or len(row) >= room
+
+
+class _Matcher:
+    """A pattern, and how to find the lines that match it."""
+
+    def __init__(self, pattern: str, ignore_case: bool):
+        import re2  # here, because an idle helper must stay small
+
+        for_text = _for_text_of_lines(pattern)
+        flags = "(?i)" if ignore_case else ""
+        self._line: Any = None
+        self._text: Any = None
+        try:
+            # As it was given first: what is wrong is then said in its own words.
+            self._line = re2.compile(flags + pattern, _options(re2))
+            if not all(name.isascii() for name in self._line.groupindex):
+                raise Failure("bad_pattern", "error parsing regexp: invalid named capture")
+            if for_text is not None:
+                self._text = re2.compile(f"(?m){flags}{for_text}", _options(re2, in_lines=True))
+        except re2.error as error:
+            (message,) = error.args
+            text = message.decode(errors="replace") if isinstance(message, bytes) else message
+            raise Failure("bad_pattern", f"error parsing regexp: {text}") from error
+        finally:
+            re2.purge()  # it would keep compiled patterns, and the memory they grow into
+
+    def lines(self, content: bytes, look: Callable[[], None]) -> Iterator[tuple[int, bytes]]:
+        """The lines that match, with their numbers; without line ends."""
+        if b"\r" in content:
+            content = content.replace(b"\r\n", b"\n")
+            if content.endswith(b"\r"):  # a last line without `\n` loses it, too
+                content = content[:-1] + b"\n"
+        text = content
+        if not content.isascii():
+            text = _with_replacements(content)
+        find = self._one_by_one if self._text is None else self._through
+        lines: list[bytes] = []
+        for number, start, end in find(text, look):
+            if text is content:
+                yield number, content[start:end]
+            else:
+                lines = lines or content.split(b"\n")
+                yield number, lines[number - 1]
+
+    def _through(self, text: bytes, look: Callable[[], None]) -> Iterator[tuple[int, int, int]]:
+        """Number, start and end of each matching line, found by searches over many lines."""
+        if not text:
+            return
+        # Stretches start and end where lines do, without the last line end: so `$` is true at
+        # the end of a stretch, and there is no empty line behind a last line end.
+        last = len(text) - text.endswith(b"\n")
+        number = 1
+        counted = at = 0
+        while at <= last:
+            stop = text.find(b"\n", at + _STRETCH_BYTES, last)
+            if stop < 0:
+                stop = last
+            match = self._text.search(text, at, stop)
+            if match is None:
+                look()
+                at = stop + 1
+                continue
+            hit = match.start()
+            start = max(text.rfind(b"\n", at, hit) + 1, at)
+            end = text.find(b"\n", hit, last)
+            if end < 0:
+                end = last
+            number += text.count(b"\n", counted, start)
+            counted = start
+            yield number, start, end
+            at = end + 1
+
+    def _one_by_one(self, text: bytes, look: Callable[[], None]) -> Iterator[tuple[int, int, int]]:
+        """The same, slowly, for patterns that can't be made ready for a text of many lines."""
+        start = 0
+        lines = text.split(b"\n")
+        if not lines[-1]:
+            lines.pop()
+        for number, line in enumerate(lines, start=1):
+            if number % _LINES_BETWEEN_LOOKS == 0:
+                look()
+            if self._line.search(line) is not None:
+                yield number, start, start + len(line)
+            start += len(line) + 1
+
+
+def _options(re2: Any, *, in_lines: bool = False) -> Any:
+    options = re2.Options()
+    options.log_errors = False
+    options.max_mem = MAX_PROGRAM_BYTES
+    options.never_capture = in_lines
+    options.never_nl = in_lines
+    return options
+
+
+def _for_text_of_lines(pattern: str) -> str | None:
+    r"""A pattern for lines as it must be for a text of many, under `(?m)`.
+
+    `\A` and `\z` become `^` and `$`. None where `(?m)` may be switched off inside: telling
+    that for sure would take a parser.
+
+    Raises:
+        Failure: It holds `\C`, which RE2 has and Go has not: it matches parts of characters.
+    """
+    groups = pattern.split("(?")[1:]
+    flags = [group[: len(group) - len(group.lstrip("imsU-"))] for group in groups]
+    parts = []
+    at = 0
+    while (escape := pattern.find("\\", at)) >= 0:
+        end = escape + 2
+        escaped = pattern[escape:end]
+        if escaped == "\\C":
+            raise Failure("bad_pattern", "error parsing regexp: invalid escape sequence: \\C")
+        if escaped == "\\Q":  # a literal, to the next \E
+            end = pattern.find("\\E", end) % (len(pattern) + 1)
+            escaped = pattern[escape:end]
+        parts += [pattern[at:escape], {"\\A": "^", "\\z": "$"}.get(escaped, escaped)]
+        at = end
+    return None if "-" in "".join(flags) else "".join(parts) + pattern[at:]
+
+
+def _with_replacements(content: bytes) -> bytes:
+    """The same with U+FFFD for each byte that is not part of valid UTF-8."""
+    try:
+        content.decode()
+    except UnicodeDecodeError:
+        return content.decode(errors=_EACH_BYTE).encode()
+    return content
+
+
+def _replace_each_byte(error: UnicodeError) -> tuple[str, int]:
+    assert isinstance(error, UnicodeDecodeError)
+    return "\N{REPLACEMENT CHARACTER}" * (error.end - error.start), error.end
+
+
+_EACH_BYTE = "runner.replace_each_byte"  # Python's own "replace" makes one of several bytes
+codecs.register_error(_EACH_BYTE, _replace_each_byte)
+
+
+def _list(directory: bytes) -> Iterator["os.DirEntry[bytes]"]:
+    with os.scandir(directory) as entries:
+        return iter(sorted(entries, key=lambda entry: entry.name))
+
+
+class _Glob:
+    r"""A glob of Go's `filepath.Match`, for names without a slash.
+
+    `*` and `?`, classes such as `[a-z]` and `[^a-z]` (there is no `[!a-z]`), and `\` before
+    a character that stands for itself. `?` and classes take a whole character, or one byte
+    where the name is not UTF-8. As there, `*` counts bytes, so that a class may be tried
+    from the middle of a character.
+    """
+
+    def __init__(self, glob: str):
+        self._glob = glob
+        self._at = 0
+        self._chunks = [_Chunk(after_star=False)]
+        while self._at < len(glob):
+            character = self._take()
+            if character == "*":
+                if not (self._chunks[-1].after_star and self._chunks[-1].is_empty()):
+                    self._chunks.append(_Chunk(after_star=True))
+            elif character == "?":
+                self._chunks[-1].add_class([], negated=True)
+            elif character == "[":
+                self._take_class()
+            else:
+                self._chunks[-1].add(self._take() if character == "\\" else character)
+
+    def matches(self, name: bytes) -> bool:
+        """Whether it matches all of a name."""
+        for chunk in self._chunks:
+            is_last = chunk is self._chunks[-1]
+            starts = range(len(name) + 1) if chunk.after_star else (0,)
+            if chunk.after_star and chunk.is_empty():
+                return True
+            for start in starts:
+                end = chunk.end(name, start)
+                if end >= 0 and (end == len(name) or not is_last):
+                    name = name[end:]
+                    break
+            else:
+                return False
+        return not name
+
+    def _take(self) -> str:
+        if self._at == len(self._glob):
+            raise Failure("bad_glob", "syntax error in pattern")
+        self._at += 1
+        return self._glob[self._at - 1]
+
+    def _take_class(self) -> None:
+        ranges: list[tuple[int, int]] = []
+        negated = self._glob.startswith("^", self._at)
+        self._at += negated
+        while not (ranges and self._glob.startswith("]", self._at)):
+            low = high = self._take_class_character()
+            if self._glob.startswith("-", self._at):
+                self._at += 1
+                high = self._take_class_character()
+            ranges.append((ord(low), ord(high)))
+        self._at += 1
+        self._chunks[-1].add_class(ranges, negated)
+
+    def _take_class_character(self) -> str:
+        character = self._take()
+        if character in "-]":
+            raise Failure("bad_glob", "syntax error in pattern")
+        return self._take() if character == "\\" else character
+
+
+class _Chunk:
+    """A part of a glob without a star in it."""
+
+    def __init__(self, *, after_star: bool):
+        self.after_star = after_star
+        self._parts: list[bytes | tuple[list[tuple[int, int]], bool]] = []
+
+    def is_empty(self) -> bool:
+        return not self._parts
+
+    def add(self, character: str) -> None:
+        if self._parts and isinstance(self._parts[-1], bytes):
+            self._parts[-1] += character.encode()
+        else:
+            self._parts.append(character.encode())
+
+    def add_class(self, ranges: list[tuple[int, int]], negated: bool) -> None:
+        self._parts.append((ranges, negated))
+
+    def end(self, name: bytes, at: int) -> int:
+        """Where a match that starts at `at` ends, or -1 if there is none."""
+        for part in self._parts:
+            if isinstance(part, bytes):
+                if not name.startswith(part, at):
+                    return -1
+                at += len(part)
+            else:
+                ranges, negated = part
+                character, width = _character(name, at)
+                if not width or any(low <= character <= high for low, high in ranges) == negated:
+                    return -1
+                at += width
+        return at
+
+
+def _character(name: bytes, at: int) -> tuple[int, int]:
+    """The character that starts at a byte, and its width; U+FFFD and 1 where none does."""
+    if at == len(name):
+        return 0, 0
+    for width in range(1, 5):
+        try:
+            return ord(name[at : at + width].decode()), width
+        except UnicodeDecodeError:
+            continue
+    return 0xFFFD, 1

@@ -1,0 +1,610 @@
+"""Single files: what is read, what is stored, and what survives when that fails."""
+
+import contextlib
+import errno
+import os
+import socket
+import stat
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from runner.helper import files, wire
+from runner.helper.files import Failure
+
+MiB = 1024**2
+NOBODY = 65534
+
+
+def failure(code: str, detail: str = "") -> contextlib.AbstractContextManager[object]:
+    return _Fails(code, detail)
+
+
+class _Fails:
+    def __init__(self, code: str, detail: str):
+        self.code = code
+        self.detail = detail
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
+        assert isinstance(error, Failure), f"no Failure, but {error!r}"
+        assert error.code == self.code
+        assert error.code in wire.FAILURES
+        assert self.detail in error.detail
+        return True
+
+
+@contextlib.contextmanager
+def mounted(*arguments: str) -> Iterator[Path]:
+    """Something mounted for a while; a test that needs it skips where it must not."""
+    with tempfile.TemporaryDirectory() as directory:
+        made = subprocess.run(["mount", *arguments, directory], capture_output=True, text=True)
+        if made.returncode != 0:
+            if os.environ.get("CI"):
+                pytest.fail(f"can't mount here: {made.stderr}")
+            pytest.skip("mounting needs root")
+        try:
+            yield Path(directory)
+        finally:
+            subprocess.run(["umount", directory], check=True)
+
+
+def small_disk() -> contextlib.AbstractContextManager[Path]:
+    """64 KiB of room."""
+    return mounted("-t", "tmpfs", "-o", "size=64k", "tmpfs")
+
+
+@pytest.fixture
+def open_directory() -> Iterator[Path]:
+    """A directory that other users can get at, which pytest's own are not."""
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory)
+        path.chmod(0o777)
+        yield path
+
+
+@contextlib.contextmanager
+def as_somebody_else() -> Iterator[None]:
+    """As a user that the permissions of files mean something to."""
+    if os.geteuid() != 0:
+        yield
+        return
+    os.setegid(NOBODY)
+    os.seteuid(NOBODY)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+        os.setegid(0)
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def names(directory: Path) -> list[str]:
+    return sorted(os.listdir(directory))
+
+
+class TestRead:
+    def test_returns_every_byte(self, tmp_path: Path) -> None:
+        content = bytes(range(256)) * 1000
+        (tmp_path / "f").write_bytes(content)
+        assert files.read(f"{tmp_path}/f", MiB) == content
+
+    @pytest.mark.parametrize("name", ["a\nb", "x" * 255, "é" * 127, "-n", "a\\b", "*"])
+    def test_takes_names_as_they_are(self, tmp_path: Path, name: str) -> None:
+        (tmp_path / name).write_text("ok")
+        assert files.read(f"{tmp_path}/{name}", MiB) == b"ok"
+
+    def test_keeps_characters_that_look_the_same_apart(self, tmp_path: Path) -> None:
+        (tmp_path / "caf\N{LATIN SMALL LETTER E WITH ACUTE}").write_text("composed")
+        with failure("not_found"):
+            files.read(f"{tmp_path}/cafe\N{COMBINING ACUTE ACCENT}", MiB)
+
+    def test_follows_links(self, tmp_path: Path) -> None:
+        (tmp_path / "target").write_text("ok")
+        (tmp_path / "link").symlink_to("target")
+        assert files.read(f"{tmp_path}/link", MiB) == b"ok"
+
+    def test_reads_files_of_proc_that_have_no_size(self) -> None:
+        assert b"Pid:" in files.read("/proc/self/status", MiB)
+        assert b"processor" in files.read("/proc/cpuinfo", MiB)
+
+    def test_bounds_files_of_proc_too(self) -> None:
+        with failure("file_too_large"):
+            files.read("/proc/self/status", 10)
+
+    def test_takes_a_file_of_exactly_the_limit(self, tmp_path: Path) -> None:
+        (tmp_path / "f").write_bytes(b"x" * 100)
+        assert len(files.read(f"{tmp_path}/f", 100)) == 100
+        with failure("file_too_large", "file too large: 100 bytes, the limit is 99"):
+            files.read(f"{tmp_path}/f", 99)
+
+    @pytest.mark.parametrize("size", [3 * 1024**3, 1024**4], ids=["3 GiB", "1 TiB"])
+    def test_refuses_a_large_sparse_file_without_reading_it(
+        self, tmp_path: Path, size: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        (tmp_path / "f").touch()
+        os.truncate(tmp_path / "f", size)
+        monkeypatch.delattr(os, "read")
+        with failure("file_too_large", f"{size} bytes"):
+            files.read(f"{tmp_path}/f", 16 * MiB)
+
+    def test_stays_bounded_when_the_file_grows(self, tmp_path: Path) -> None:
+        (tmp_path / "f").write_bytes(b"x" * 5000)
+        descriptor = os.open(tmp_path / "f", os.O_RDONLY)
+        try:
+            assert files.read_bounded(descriptor, 10, 4999) is None
+            os.lseek(descriptor, 0, os.SEEK_SET)
+            assert files.read_bounded(descriptor, 10, 5000) == b"x" * 5000
+        finally:
+            os.close(descriptor)
+
+    def test_does_not_wait_for_a_fifo(self, tmp_path: Path) -> None:
+        os.mkfifo(tmp_path / "f")
+        with failure("not_regular", "not a regular file"):
+            files.read(f"{tmp_path}/f", MiB)
+
+    def test_does_not_wait_for_a_fifo_that_took_a_files_place(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        os.mkfifo(tmp_path / "f")
+        (tmp_path / "regular").touch()
+        regular = os.stat(tmp_path / "regular")
+        monkeypatch.setattr(os, "stat", lambda name: regular)
+        with failure("not_regular"):
+            files.read(f"{tmp_path}/f", MiB)
+
+    def test_refuses_sockets_and_devices(self, tmp_path: Path) -> None:
+        with socket.socket(socket.AF_UNIX) as server:
+            server.bind(str(tmp_path / "s"))
+            with failure("not_regular"):
+                files.read(f"{tmp_path}/s", MiB)
+        with failure("not_regular"):
+            files.read("/dev/zero", MiB)
+
+    def test_does_not_even_open_what_is_no_file(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        os.mkfifo(tmp_path / "f")
+        monkeypatch.delattr(os, "open")
+        with failure("not_regular"):
+            files.read(f"{tmp_path}/f", MiB)
+        with failure("not_regular"):
+            files.write("/dev/null", b"x")
+
+    def test_names_what_is_wrong_as_the_system_does(self, tmp_path: Path) -> None:
+        (tmp_path / "f").touch()
+        (tmp_path / "dangling").symlink_to("nothing")
+        (tmp_path / "loop").symlink_to("loop")
+        with failure("not_found", "no such file or directory"):
+            files.read(f"{tmp_path}/none", MiB)
+        with failure("not_found"):
+            files.read(f"{tmp_path}/dangling", MiB)
+        with failure("is_directory", "is a directory"):
+            files.read(f"{tmp_path}", MiB)
+        with failure("not_directory", "not a directory"):
+            files.read(f"{tmp_path}/f/x", MiB)
+        with failure("not_directory"):
+            files.read(f"{tmp_path}/f/", MiB)
+        with failure("link_loop", "too many levels of symbolic links"):
+            files.read(f"{tmp_path}/loop", MiB)
+        with failure("name_too_long", "file name too long"):
+            files.read(f"{tmp_path}/{'x' * 256}", MiB)
+        with failure("name_too_long"):
+            files.read("/a" * 3000, MiB)
+        with failure("io", "NUL byte"):
+            files.read(f"{tmp_path}/f\0.txt", MiB)
+
+    def test_says_when_it_may_not(self, open_directory: Path) -> None:
+        (open_directory / "f").write_text("secret")
+        (open_directory / "f").chmod(0)
+        with as_somebody_else(), failure("permission_denied", "permission denied"):
+            files.read(f"{open_directory}/f", MiB)
+
+
+class TestWrite:
+    def test_makes_the_file_and_its_directories(self, tmp_path: Path) -> None:
+        assert files.write(f"{tmp_path}/a/b/c.txt", b"deep") == 4
+        assert (tmp_path / "a/b/c.txt").read_bytes() == b"deep"
+        assert names(tmp_path / "a/b") == ["c.txt"]
+
+    @pytest.mark.parametrize("mask", [0o077, 0o022, 0o000])
+    def test_gives_new_things_their_modes_whatever_the_umask(
+        self, tmp_path: Path, mask: int
+    ) -> None:
+        before = os.umask(mask)
+        try:
+            files.write(f"{tmp_path}/d/e/f", b"x")
+        finally:
+            os.umask(before)
+        assert mode(tmp_path / "d") == mode(tmp_path / "d/e") == 0o755
+        assert mode(tmp_path / "d/e/f") == 0o644
+
+    def test_leaves_a_directory_its_group_bit(self, tmp_path: Path) -> None:
+        tmp_path.chmod(0o2755)
+        before = os.umask(0o077)
+        try:
+            files.write(f"{tmp_path}/d/f", b"x")
+        finally:
+            os.umask(before)
+        assert mode(tmp_path / "d") == 0o2755
+
+    @pytest.mark.parametrize("old_mode", [0o755, 0o600, 0o640, 0o777])
+    def test_keeps_the_mode_of_a_file(self, tmp_path: Path, old_mode: int) -> None:
+        (tmp_path / "f").write_text("a longer text than the new one")
+        (tmp_path / "f").chmod(old_mode)
+        files.write(f"{tmp_path}/f", b"new")
+        assert (tmp_path / "f").read_bytes() == b"new"
+        assert mode(tmp_path / "f") == old_mode
+
+    def test_takes_set_user_id_away_as_every_write_does(self, tmp_path: Path) -> None:
+        (tmp_path / "f").touch()
+        (tmp_path / "f").chmod(0o4755)
+        files.write(f"{tmp_path}/f", b"#!/bin/sh\n")
+        assert mode(tmp_path / "f") == 0o755
+
+    def test_writes_empty_and_large_content(self, tmp_path: Path) -> None:
+        (tmp_path / "f").write_text("old")
+        assert files.write(f"{tmp_path}/f", b"") == 0
+        assert (tmp_path / "f").read_bytes() == b""
+        large = os.urandom(MiB) * 5
+        assert files.write(f"{tmp_path}/f", large) == len(large)
+        assert (tmp_path / "f").read_bytes() == large
+
+    def test_never_shows_half_a_file(self, tmp_path: Path) -> None:
+        target = tmp_path / "f"
+        target.write_bytes(b"a" * MiB)
+        seen: set[bytes] = set()
+        done = threading.Event()
+
+        def look() -> None:
+            while not done.is_set():
+                content = target.read_bytes()
+                seen.add(content[:1] + content[-1:] + str(len(content)).encode())
+
+        looking = threading.Thread(target=look)
+        looking.start()
+        for letter in (b"b", b"a") * 20:
+            files.write(str(target), letter * MiB)
+        done.set()
+        looking.join()
+        assert seen <= {b"aa1048576", b"bb1048576"}
+
+    def test_takes_a_name_of_255_bytes(self, tmp_path: Path) -> None:
+        files.write(f"{tmp_path}/{'x' * 255}", b"1")
+        files.write(f"{tmp_path}/{'x' * 255}", b"2")
+        assert names(tmp_path) == ["x" * 255]
+
+    def test_takes_a_newline_in_a_name(self, tmp_path: Path) -> None:
+        files.write(f"{tmp_path}/a\nb", b"1")
+        assert names(tmp_path) == ["a\nb"]
+
+    def test_writes_through_a_link(self, tmp_path: Path) -> None:
+        (tmp_path / "d").mkdir()
+        (tmp_path / "d/target").write_text("old")
+        (tmp_path / "link").symlink_to("d/target")
+        (tmp_path / "second").symlink_to("link")
+        files.write(f"{tmp_path}/second", b"new")
+        assert (tmp_path / "link").is_symlink()
+        assert (tmp_path / "second").is_symlink()
+        assert (tmp_path / "d/target").read_bytes() == b"new"
+        assert names(tmp_path) == ["d", "link", "second"]
+
+    def test_creates_what_a_link_points_at(self, tmp_path: Path) -> None:
+        (tmp_path / "d").mkdir()
+        (tmp_path / "link").symlink_to("d/new")
+        files.write(f"{tmp_path}/link", b"x")
+        assert (tmp_path / "link").is_symlink()
+        assert (tmp_path / "d/new").read_bytes() == b"x"
+
+    def test_creates_in_a_linked_directory(self, tmp_path: Path) -> None:
+        (tmp_path / "real").mkdir()
+        (tmp_path / "link").symlink_to("real")
+        files.write(f"{tmp_path}/link/sub/f", b"x")
+        assert (tmp_path / "real/sub/f").read_bytes() == b"x"
+
+    def test_makes_no_directories_for_a_links_target(self, tmp_path: Path) -> None:
+        (tmp_path / "link").symlink_to("none/new")
+        with failure("not_found"):
+            files.write(f"{tmp_path}/link", b"x")
+        assert names(tmp_path) == ["link"]
+
+    def test_walks_dots_as_the_kernel_does(self, tmp_path: Path) -> None:
+        (tmp_path / "d").mkdir()
+        files.write(f"{tmp_path}/d/../f", b"x")
+        assert names(tmp_path) == ["d", "f"]
+        with failure("not_found"):
+            files.write(f"{tmp_path}/none/../g", b"x")
+        assert names(tmp_path) == ["d", "f"]
+
+    def test_keeps_hard_links_together(self, tmp_path: Path) -> None:
+        (tmp_path / "a").write_text("the old content")
+        os.link(tmp_path / "a", tmp_path / "b")
+        files.write(f"{tmp_path}/a", b"new")
+        assert (tmp_path / "b").read_bytes() == b"new"
+        assert names(tmp_path) == ["a", "b"]
+
+    def test_keeps_the_owner_of_somebody_elses_file(self, open_directory: Path) -> None:
+        if os.geteuid() != 0:
+            pytest.skip("only root can give files away")
+        target = open_directory / "f"
+        target.write_text("the old content")
+        target.chmod(0o666)
+        os.chown(target, 1234, 1234)
+        with as_somebody_else():
+            files.write(str(target), b"new")
+        assert target.read_bytes() == b"new"
+        assert (target.stat().st_uid, target.stat().st_gid) == (1234, 1234)
+        assert names(open_directory) == ["f"]
+
+    def test_writes_a_file_in_a_directory_that_it_may_not_change(
+        self, open_directory: Path
+    ) -> None:
+        target = open_directory / "f"
+        target.write_text("the old content")
+        target.chmod(0o666)
+        open_directory.chmod(0o555)
+        with as_somebody_else():
+            files.write(str(target), b"new")
+        assert target.read_bytes() == b"new"
+
+    def test_leaves_a_read_only_file_alone(self, open_directory: Path) -> None:
+        target = open_directory / "f"
+        with as_somebody_else():
+            target.write_text("old")
+            target.chmod(0o444)
+            with failure("permission_denied"):
+                files.write(str(target), b"new")
+        assert target.read_bytes() == b"old"
+        assert names(open_directory) == ["f"]
+
+    def test_writes_a_file_that_is_a_mount_point(self, tmp_path: Path) -> None:
+        (tmp_path / "source").write_text("the old content")
+        (tmp_path / "f").touch()
+        with mounted("-t", "tmpfs", "tmpfs") as directory:
+            (directory / "f").touch()
+            subprocess.run(["mount", "--bind", tmp_path / "source", directory / "f"], check=True)
+            try:
+                files.write(f"{directory}/f", b"new")
+                assert names(directory) == ["f"]
+            finally:
+                subprocess.run(["umount", directory / "f"], check=True)
+        assert (tmp_path / "source").read_bytes() == b"new"
+
+    @pytest.mark.parametrize("path", ["newdir/", "d", "d/", "d/.", "d/x/.."])
+    def test_does_not_take_a_directory_for_a_file(self, tmp_path: Path, path: str) -> None:
+        (tmp_path / "d/x").mkdir(parents=True)
+        with failure("is_directory", "is a directory"):
+            files.write(f"{tmp_path}/{path}", b"x")
+        assert names(tmp_path) == ["d"]
+        assert names(tmp_path / "d") == ["x"]
+
+    def test_does_not_wait_for_a_fifo(self, tmp_path: Path) -> None:
+        os.mkfifo(tmp_path / "f")
+        with failure("not_regular"):
+            files.write(f"{tmp_path}/f", b"x")
+
+    def test_refuses_sockets_and_devices(self, tmp_path: Path) -> None:
+        with socket.socket(socket.AF_UNIX) as server:
+            server.bind(str(tmp_path / "s"))
+            with failure("not_regular"):
+                files.write(f"{tmp_path}/s", b"x")
+        with failure("not_regular"):
+            files.write("/dev/null", b"x")
+
+    def test_refuses_what_governs_the_helper_itself(self) -> None:
+        before = Path("/proc/self/oom_score_adj").read_text()
+        with failure("permission_denied"):
+            files.write("/proc/self/oom_score_adj", b"1000")
+        assert Path("/proc/self/oom_score_adj").read_text() == before
+
+    def test_makes_nothing_when_a_name_is_too_long(self, tmp_path: Path) -> None:
+        with failure("name_too_long", "file name too long"):
+            files.write(f"{tmp_path}/d/{'x' * 256}", b"x")
+        with failure("name_too_long"):
+            files.write(f"{tmp_path}{'/a' * 3000}", b"x")
+        assert names(tmp_path) == []
+
+    def test_does_not_make_directories_out_of_files(self, tmp_path: Path) -> None:
+        (tmp_path / "f").touch()
+        with failure("not_directory"):
+            files.write(f"{tmp_path}/f/x", b"x")
+        with failure("not_directory"):
+            files.write(f"{tmp_path}/f/x/y", b"x")
+        with failure("not_directory"):
+            files.write(f"{tmp_path}/none/../f/x", b"x")
+        assert names(tmp_path) == ["f"]
+
+    def test_does_not_make_directories_where_a_link_points_at_nothing(self, tmp_path: Path) -> None:
+        (tmp_path / "link").symlink_to("none")
+        with failure("exists", "file exists"):
+            files.write(f"{tmp_path}/link/f", b"x")
+        assert names(tmp_path) == ["link"]
+
+    def test_gives_up_on_links_in_a_circle(self, tmp_path: Path) -> None:
+        (tmp_path / "a").symlink_to("b")
+        (tmp_path / "b").symlink_to("a")
+        with failure("link_loop"):
+            files.write(f"{tmp_path}/a", b"x")
+
+    def test_says_when_the_file_system_is_read_only(self) -> None:
+        with (
+            mounted("-t", "tmpfs", "-o", "ro", "tmpfs") as directory,
+            failure("read_only", "read-only file system"),
+        ):
+            files.write(f"{directory}/f", b"x")
+
+    def test_says_when_the_file_would_be_too_large(self, tmp_path: Path) -> None:
+        (tmp_path / "f").write_text("old")
+        script = (
+            "import resource, sys; from runner.helper import files\n"
+            "resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n"
+            "try: files.write(sys.argv[1], b'x' * 2000)\n"
+            "except files.Failure as failure: print(failure.code)\n"
+        )
+        ran = subprocess.run(
+            [sys.executable, "-c", script, tmp_path / "f"],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert ran.stdout == "file_too_large\n"
+        assert (tmp_path / "f").read_text() == "old"
+        assert names(tmp_path) == ["f"]
+
+
+class TestFullDisk:
+    def test_keeps_the_old_content(self) -> None:
+        with small_disk() as disk:
+            (disk / "f").write_bytes(b"old" * 1000)
+            with failure("no_space", "no space left on device"):
+                files.write(f"{disk}/f", b"x" * 100_000)
+            assert (disk / "f").read_bytes() == b"old" * 1000
+            assert names(disk) == ["f"]
+
+    def test_keeps_the_old_content_of_hard_links(self) -> None:
+        with small_disk() as disk:
+            (disk / "a").write_bytes(b"old" * 1000)
+            os.link(disk / "a", disk / "b")
+            with failure("no_space"):
+                files.write(f"{disk}/a", b"x" * 100_000)
+            assert (disk / "b").read_bytes() == b"old" * 1000
+
+    def test_gives_back_what_could_be_reserved_of_the_room(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        (tmp_path / "a").write_text("old")
+        os.link(tmp_path / "a", tmp_path / "b")
+
+        def reserve_half(descriptor: int, offset: int, length: int) -> None:
+            os.ftruncate(descriptor, length // 2)  # as ext4 does
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        monkeypatch.setattr(os, "posix_fallocate", reserve_half)
+        with failure("no_space"):
+            files.write(f"{tmp_path}/a", b"x" * 1000)
+        assert (tmp_path / "a").read_text() == "old"
+
+    def test_leaves_nothing_of_a_new_file(self) -> None:
+        with small_disk() as disk:
+            with failure("no_space"):
+                files.write(f"{disk}/f", b"x" * 100_000)
+            assert names(disk) == []
+
+    def test_is_no_hindrance_to_content_that_fits_in_the_old_ones_place(self) -> None:
+        with small_disk() as disk:
+            (disk / "f").write_bytes(b"a" * 4000)
+            with contextlib.suppress(OSError), (disk / "filler").open("wb", buffering=0) as filler:
+                while True:
+                    filler.write(b"x" * 4096)
+            assert files.replace(f"{disk}/f", b"a" * 4000, b"b" * 4096, MiB) == 1
+            assert (disk / "f").read_bytes() == b"b" * 4096
+            with failure("no_space"):
+                files.write(f"{disk}/f", b"c" * 4097)
+            assert (disk / "f").read_bytes() == b"b" * 4096
+            assert names(disk) == ["f", "filler"]
+
+    def test_keeps_what_an_edit_would_have_made_too_long(self) -> None:
+        with small_disk() as disk:
+            (disk / "f").write_bytes(b"axb")
+            with failure("no_space"):
+                files.replace(f"{disk}/f", b"x", b"x" * 100_000, MiB)
+            assert (disk / "f").read_bytes() == b"axb"
+
+    def test_overwrites_unreserved_where_room_cannot_be_reserved(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        (tmp_path / "a").write_text("the old content")
+        os.link(tmp_path / "a", tmp_path / "b")
+
+        def cannot(*_: object) -> None:
+            raise OSError(errno.EOPNOTSUPP, "Operation not supported")
+
+        monkeypatch.setattr(os, "posix_fallocate", cannot)
+        files.write(f"{tmp_path}/a", b"new")
+        assert (tmp_path / "b").read_bytes() == b"new"
+
+
+class TestReplace:
+    @pytest.mark.parametrize(
+        ("content", "old", "new", "expected"),
+        [
+            (b"a\r\nb\r\n", b"b", b"c", b"a\r\nc\r\n"),
+            (b"a\r\nb\nc\r", b"b", b"x\ny", b"a\r\nx\ny\nc\r"),
+            (b"\xef\xbb\xbfhello", b"hello", b"bye", b"\xef\xbb\xbfbye"),
+            (b"caf\xe9 b", b"b", b"c", b"caf\xe9 c"),
+            (b"\0a\0b", b"b", b"", b"\0a\0"),
+            (b"no newline", b"line", b"thing", b"no newthing"),
+            (b"aaa", b"aa", b"b", b"ba"),
+        ],
+    )
+    def test_changes_the_match_and_nothing_else(
+        self, tmp_path: Path, content: bytes, old: bytes, new: bytes, expected: bytes
+    ) -> None:
+        (tmp_path / "f").write_bytes(content)
+        (tmp_path / "f").chmod(0o755)
+        assert files.replace(f"{tmp_path}/f", old, new, MiB) == 1
+        assert (tmp_path / "f").read_bytes() == expected
+        assert mode(tmp_path / "f") == 0o755
+
+    @pytest.mark.parametrize(("content", "count"), [(b"b", 0), (b"a a", 2), (b"aaaa", 4), (b"", 0)])
+    def test_touches_nothing_unless_there_is_exactly_one(
+        self, tmp_path: Path, content: bytes, count: int
+    ) -> None:
+        (tmp_path / "f").write_bytes(content)
+        before = os.stat(tmp_path / "f")
+        assert files.replace(f"{tmp_path}/f", b"a", b"x", MiB) == count
+        after = os.stat(tmp_path / "f")
+        assert (tmp_path / "f").read_bytes() == content
+        assert (before.st_ino, before.st_mtime_ns) == (after.st_ino, after.st_mtime_ns)
+
+    def test_edits_through_a_link(self, tmp_path: Path) -> None:
+        (tmp_path / "f").write_text("a")
+        (tmp_path / "link").symlink_to("f")
+        assert files.replace(f"{tmp_path}/link", b"a", b"b", MiB) == 1
+        assert (tmp_path / "f").read_text() == "b"
+        assert (tmp_path / "link").is_symlink()
+
+    def test_loses_none_of_many_edits_at_once(self, tmp_path: Path) -> None:
+        words = [f"<{number}>" for number in range(40)]
+        (tmp_path / "f").write_text(" ".join(words))
+        start = threading.Barrier(8)
+
+        def edit(mine: list[str]) -> None:
+            start.wait()
+            for word in mine:
+                files.replace(f"{tmp_path}/f", word.encode(), b"done", MiB)
+
+        threads = [threading.Thread(target=edit, args=(words[n::8],)) for n in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert (tmp_path / "f").read_text() == " ".join(["done"] * 40)
+
+    def test_does_not_edit_what_it_would_not_read(self, tmp_path: Path) -> None:
+        os.mkfifo(tmp_path / "fifo")
+        (tmp_path / "large").write_bytes(b"a" * 100)
+        with failure("not_found"):
+            files.replace(f"{tmp_path}/none", b"a", b"b", MiB)
+        with failure("not_regular"):
+            files.replace(f"{tmp_path}/fifo", b"a", b"b", MiB)
+        with failure("is_directory"):
+            files.replace(f"{tmp_path}", b"a", b"b", MiB)
+        with failure("file_too_large"):
+            files.replace(f"{tmp_path}/large", b"a", b"b", 99)
+
+
+def test_every_code_is_known_to_the_protocol() -> None:
+    assert set(files._CODES.values()) <= wire.FAILURES
+    assert Failure.of(OSError(errno.EIO, "x")).code == "io"
+    assert Failure.of(OSError(errno.EDQUOT, "x")).code == "no_space"
+    assert Failure.of(OSError(errno.EDQUOT, "x")).detail == "disk quota exceeded"
