@@ -1,0 +1,128 @@
+"""The one place that wires: settings in, a controller out."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from runner.controller import Controller, Rules
+from runner.docker_engine import DockerEngine
+from runner.engine import Engine
+from runner.errors import EngineError
+from runner.images import remove_outdated
+from runner.logs import log
+from runner.policy import DENY_EVERYTHING, Policy
+from runner.process import process_alive
+from runner.sessions import Sessions, Swept
+from runner.settings import Settings
+from runner.store import Store
+from runner.tools import Registry, ToolLimits, default_registry
+
+DATABASE = "runner.sqlite3"
+
+
+def as_policy(policy: Policy | str | Path | None) -> Policy:
+    """The policy that is meant: itself, a shipped one's name, a file, or none: deny everything.
+
+    Raises:
+        PolicyError: There is no such file, or it can't be loaded.
+    """
+    if policy is None:
+        return DENY_EVERYTHING
+    if isinstance(policy, Policy):
+        return policy
+    if isinstance(policy, str) and policy in Policy.shipped():
+        return Policy.named(policy)
+    return Policy.load(Path(policy))
+
+
+def open_store(settings: Settings) -> Store:
+    """The records of a data directory.
+
+    Raises:
+        StoreError: They can't be opened.
+    """
+    return Store.open(settings.data_dir / DATABASE)
+
+
+async def sweep(settings: Settings, *, engine: Engine | None = None) -> Swept:
+    """Put right what dead processes left, as every start does, and say what that was.
+
+    Images and toolboxes that this version would not make are removed too.
+
+    Raises:
+        StoreError: The records can't be opened.
+        EngineUnavailable, EngineError: Docker can't be reached, or refused.
+    """
+    with open_store(settings) as store:
+        lost = store.close_lost(process_alive)
+        own_engine = engine is None
+        engine = engine or DockerEngine(settings.docker_host)
+        try:
+            swept = await Sessions(engine, store, settings).sweep()
+            outdated = await remove_outdated(engine)
+        finally:
+            if own_engine:
+                await engine.close()
+    return replace(swept, lost_calls=tuple(lost), outdated=tuple(outdated))
+
+
+@asynccontextmanager
+async def build(
+    settings: Settings,
+    *,
+    policy: Policy,
+    tools: Registry | None = None,
+    engine: Engine | None = None,
+    on_line: Callable[[str], None] | None = None,
+) -> AsyncIterator[Controller]:
+    """A controller and all below it, for as long as the context lasts.
+
+    On the way in, what dead processes left is put right: their open calls become `lost`,
+    their sessions are swept.
+
+    Args:
+        settings: The settings.
+        policy: What decides.
+        tools: The tools; None: the five.
+        engine: The container engine; None: Docker, as the settings and the environment say.
+        on_line: Gets the progress of image builds; None: the log.
+
+    Raises:
+        StoreError: The records can't be opened.
+    """
+    with open_store(settings) as store:
+        for call_id in store.close_lost(process_alive):
+            log.warning("tool.error", call=call_id, error="lost: its process ended")
+        own_engine = engine is None
+        engine = engine or DockerEngine(settings.docker_host)
+        sessions = Sessions(engine, store, settings, **({"on_line": on_line} if on_line else {}))
+        rules = Rules(
+            policy=policy,
+            limits=ToolLimits(
+                read_limit_bytes=settings.read_limit_bytes,
+                output_limit_bytes=settings.output_limit_bytes,
+                grep_max_matches=settings.grep_max_matches,
+                background=settings.background,
+            ),
+            max_timeout_s=settings.max_timeout_s,
+        )
+        try:
+            if store.sessions():
+                try:
+                    await sessions.sweep()
+                except EngineError as error:
+                    # Whoever opens a session will be told; what needs no Docker must still work.
+                    log.warning("sweep.failed", error=str(error))
+            yield Controller(
+                tools=tools if tools is not None else default_registry(),
+                rules=rules,
+                sessions=sessions,
+                store=store,
+            )
+        finally:
+            try:
+                await sessions.close()
+            finally:
+                if own_engine:
+                    await engine.close()

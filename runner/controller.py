@@ -1,0 +1,289 @@
+"""The spine: what happens to a call, from its raw input to its record.
+
+    validate → decide → execute → record
+
+`Controller.call` is the only way to run a tool, whoever asks. It decides nothing itself: the
+tool's schema says what is valid, the policy what is allowed, the sandbox what happened.
+"""
+
+import asyncio
+import contextlib
+import time
+import uuid
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from runner.errors import ConfigurationError, RunnerError
+from runner.logs import log
+from runner.model import Call, Decision, Outcome, Record, Status, ToolResult, Verdict
+from runner.policy import Policy
+from runner.process import process_identity
+from runner.sandbox import GRACE_S
+from runner.sessions import Lease, Sessions
+from runner.store import Store
+from runner.tools import (
+    Decoded,
+    InvalidInput,
+    Registry,
+    Tool,
+    ToolContext,
+    ToolLimits,
+    decode,
+    keeps_time,
+)
+from runner.tools.base import seconds
+
+OnOutput = Callable[[bytes], Awaitable[None]]
+RawInput = str | bytes | Mapping[str, object]
+
+INVALID_INPUT_KEPT = 4096
+"""Characters of an input that could not be decoded, for the record."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What the controller enforces: fixed for its lifetime."""
+
+    policy: Policy
+    limits: ToolLimits
+    max_timeout_s: float
+
+
+class Controller:
+    """Runs calls: the same schema, policy and record for every interface."""
+
+    def __init__(self, *, tools: Registry, rules: Rules, sessions: Sessions, store: Store):
+        self.tools = tools
+        self.rules = rules
+        self.sessions = sessions
+        self.store = store
+        self._owner = process_identity()
+
+    async def call(
+        self,
+        lease: Lease,
+        tool_name: str,
+        raw: RawInput,
+        *,
+        timeout_s: float | None = None,
+        on_output: OnOutput | None = None,
+        call_id: str | None = None,
+    ) -> ToolResult:
+        """Validate, decide, execute and record one call.
+
+        Args:
+            lease: The session it belongs to.
+            tool_name: Which tool.
+            raw: Its input: the model's JSON, or a mapping.
+            timeout_s: Its time limit; None: the session's.
+            on_output: Awaited with each piece of output, where the tool has any as it runs.
+            call_id: Its id in the record; None: a new one.
+
+        Returns:
+            What came of it. An invalid, denied, failed or timed-out call is a result.
+
+        Raises:
+            ConfigurationError: The time limit is not above 0, or above the longest allowed.
+            SandboxLost: The container was lost under the call. The next call gets a new one.
+            RunnerError: The runner could not do its part: no container, no record.
+        """
+        limit_s = self._timeout(lease, timeout_s)
+        started = time.time()
+        refused = ToolResult(
+            call_id=call_id or f"c-{uuid.uuid4().hex}",
+            tool=tool_name,
+            status=Status.INVALID,
+            timeout_s=limit_s,
+        )
+        tool = self.tools.get(tool_name)
+        if tool is None:
+            known = ", ".join(self.tools.names())
+            error = f"unknown tool {tool_name!r}; there are: {known}"
+            return self._refuse(lease, started, _raw_text(raw), replace(refused, error=error))
+        try:
+            decoded = decode(tool, raw)
+        except InvalidInput as invalid:
+            refused = replace(refused, error=str(invalid))
+            return self._refuse(lease, started, _raw_text(raw), refused)
+        decision = self._decide(tool.name, decoded)
+        if decision.verdict is not Verdict.ALLOW:
+            error = f"{tool.name}: {decision.reason}"
+            refused = replace(refused, status=Status.DENIED, error=error, decision=decision)
+            return self._refuse(lease, started, decoded.canonical, refused)
+        call = Call(
+            id=refused.call_id,
+            session_id=lease.info.id,
+            tool=tool.name,
+            arguments=decoded.arguments,
+            canonical=decoded.canonical,
+            timeout_s=limit_s,
+        )
+        with self._recorded(lease, call, started, decision) as finish:
+            outcome = await self._execute(lease, tool, call, decoded.input, on_output)
+            return finish(outcome)
+
+    def _timeout(self, lease: Lease, asked_s: float | None) -> float:
+        limit_s = lease.timeout_s if asked_s is None else asked_s
+        if not 0 < limit_s <= self.rules.max_timeout_s:
+            raise ConfigurationError(
+                f"a time limit of {limit_s:g} s is not between 0"
+                f" and the longest allowed, {self.rules.max_timeout_s:g} s"
+            )
+        return limit_s
+
+    def _decide(self, tool: str, decoded: Decoded) -> Decision:
+        decision = self.rules.policy.decide(tool, decoded.arguments, decoded.canonical)
+        if decision.verdict is Verdict.ASK:
+            reason = decision.reason or "the policy asks for approval"
+            return replace(
+                decision,
+                verdict=Verdict.DENY,
+                reason=f"{reason}; nobody is there to approve it, so it is denied",
+            )
+        return decision
+
+    async def _execute(
+        self,
+        lease: Lease,
+        tool: Tool,
+        call: Call,
+        input: object,
+        on_output: OnOutput | None,
+    ) -> Outcome:
+        sandbox = await lease.sandbox()
+        context = ToolContext(
+            sandbox=sandbox,
+            call=call,
+            deadline_s=call.timeout_s,
+            on_output=on_output,
+            limits=self.rules.limits,
+            environment=lease.environment,
+        )
+        # A tool that keeps the time itself returns what it has; it gets a while to do so.
+        limit_s = call.timeout_s + (2 * GRACE_S if keeps_time(tool) else 0.0)
+        try:
+            async with asyncio.timeout(limit_s):
+                return await tool.execute(context, input)
+        except TimeoutError:
+            if sandbox.lost is not None:  # its helper did not even end the call
+                raise sandbox.lost from None
+            return Outcome(
+                error=f"{tool.name}: timed out after {seconds(call.timeout_s)}",
+                status=Status.TIMED_OUT,
+            )
+        except RunnerError:
+            raise
+        except Exception as error:  # a tool's own mistake is the call's result, not our end
+            log.exception("tool.error", tool=tool.name, call=call.id, session=call.session_id)
+            return Outcome(
+                error=f"{tool.name}: {type(error).__name__}: {error}", status=Status.FAILED
+            )
+
+    # Records.
+
+    def _refuse(
+        self, lease: Lease, started: float, arguments: str, result: ToolResult
+    ) -> ToolResult:
+        """Record a call that does not run."""
+        result = replace(result, duration_s=time.time() - started)
+        record = Record(
+            call_id=result.call_id,
+            session_id=lease.info.id,
+            tool=result.tool,
+            arguments=arguments,
+            verdict=result.decision.verdict if result.decision else None,
+            rule=result.decision.rule if result.decision else None,
+            reason=result.decision.reason if result.decision else "",
+            policy=self.rules.policy.digest,
+            status=result.status,
+            exit_code=None,
+            output="",
+            error=result.error,
+            started_at=started,
+            duration_s=result.duration_s,
+            timeout_s=result.timeout_s,
+        )
+        self.store.begin_call(record, owner=self._owner)
+        event = "tool.denied" if result.status is Status.DENIED else "tool.error"
+        log.info(
+            event,
+            tool=result.tool,
+            session=lease.info.id,
+            call=result.call_id,
+            status=str(result.status),
+            reason=result.error,
+        )
+        return result
+
+    @contextlib.contextmanager
+    def _recorded(
+        self, lease: Lease, call: Call, started: float, decision: Decision
+    ) -> Iterator[Callable[[Outcome], ToolResult]]:
+        """Record a call before it runs, and what came of it whatever happens."""
+        record = Record(
+            call_id=call.id,
+            session_id=call.session_id,
+            tool=call.tool,
+            arguments=call.canonical,
+            verdict=decision.verdict,
+            rule=decision.rule,
+            reason=decision.reason,
+            policy=self.rules.policy.digest,
+            status=None,
+            exit_code=None,
+            output="",
+            error=None,
+            started_at=started,
+            duration_s=None,
+            timeout_s=call.timeout_s,
+        )
+        self.store.begin_call(record, owner=self._owner)
+        clock = time.perf_counter()
+        lease.busy += 1
+
+        def finish(outcome: Outcome) -> ToolResult:
+            done = ToolResult(
+                call_id=call.id,
+                tool=call.tool,
+                status=outcome.status,
+                output=outcome.output,
+                error=outcome.error,
+                exit_code=outcome.exit_code,
+                duration_s=time.perf_counter() - clock,
+                timeout_s=call.timeout_s,
+                truncated=outcome.truncated,
+                background=outcome.background,
+                decision=decision,
+                details=outcome.details,
+            )
+            self.store.finish_call(done)
+            log.info(
+                "tool.execute",
+                tool=done.tool,
+                session=lease.info.id,
+                call=done.call_id,
+                status=str(done.status),
+                exit_code=done.exit_code,
+                duration_s=round(done.duration_s, 6),
+            )
+            return done
+
+        try:
+            yield finish
+        except asyncio.CancelledError:
+            finish(Outcome(error=f"{call.tool}: cancelled", status=Status.CANCELLED))
+            raise
+        except RunnerError as error:
+            finish(Outcome(error=f"{call.tool}: {error}", status=Status.LOST))
+            log.warning("tool.error", tool=call.tool, call=call.id, error=str(error))
+            raise
+        finally:
+            lease.busy -= 1
+
+
+def _raw_text(raw: RawInput) -> str:
+    """What was given as input, for the record of a call whose input is no good."""
+    if isinstance(raw, bytes):
+        raw = raw.decode(errors="backslashreplace")
+    text = raw if isinstance(raw, str) else repr(dict(raw))
+    return text[:INVALID_INPUT_KEPT].encode(errors="backslashreplace").decode()
