@@ -1,0 +1,267 @@
+"""`runner image`, `policy`, `tools` and `doctor`: what calls run on, and by which rules."""
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from runner.cli import interrupts
+from runner.cli.exits import NO, OK
+from runner.cli.interrupts import Interrupts
+from runner.cli.options import (
+    DefinitionFormat,
+    Json,
+    Quiet,
+    Runtime,
+    Verbose,
+    terminal_of,
+)
+from runner.cli.terminal import Progress, Terminal, described, one_line
+from runner.cli.values import size
+
+if TYPE_CHECKING:
+    from runner.doctor import Check
+    from runner.policy import Policy
+
+IMAGES = ("sandbox", "toolbox")
+
+
+# Images.
+
+
+def build_image(
+    context: typer.Context,
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help="sandbox or toolbox. Default: both.")
+    ] = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Build even what is current, with today's packages.")
+    ] = False,
+    build_essential: Annotated[
+        bool, typer.Option("--build-essential", help="Put a compiler and make into the sandbox.")
+    ] = False,
+    as_json: Json = False,
+    quiet: Quiet = False,
+    verbose: Verbose = 0,
+) -> None:
+    """Build the images that sessions are made of.
+
+    Only what is missing or outdated. Sessions do so by themselves when they need to. Their
+    base is Debian: from this Docker daemon, else a registry, else made of Debian's packages.
+    """
+    from runner.settings import Settings
+
+    terminal = terminal_of(context)
+    settings = Settings.read()
+
+    async def work(interruption: Interrupts) -> int:
+        from runner.docker_engine import DockerEngine
+        from runner.images import build
+
+        engine = DockerEngine(settings.docker_host)
+        built = []
+        try:
+            with Progress(terminal) as progress:
+                for one in IMAGES if name is None else (name,):
+                    image = await build(
+                        engine,
+                        one,
+                        on_line=progress.show,
+                        force=force,
+                        build_essential=build_essential and one == "sandbox",
+                    )
+                    built.append(image)
+            interruption.finishing()
+        finally:
+            await engine.close()
+        if terminal.as_json:
+            terminal.print_json([asdict(image) for image in built])
+            return OK
+        for image in built:
+            terminal.print(image.ref)
+            terminal.say(f"{image.name} {'was built' if image.fresh else 'is current'}")
+        return OK
+
+    raise typer.Exit(interrupts.run(work, say=terminal.say))
+
+
+def list_images(context: typer.Context, as_json: Json = False) -> None:
+    """List the runner's own images.
+
+    Those on this Docker daemon, outdated ones included. A session uses what is current.
+    """
+    from runner.settings import Settings
+
+    terminal = terminal_of(context)
+    settings = Settings.read()
+
+    async def work(interruption: Interrupts) -> int:
+        from runner.docker_engine import DockerEngine
+        from runner.images import built
+
+        engine = DockerEngine(settings.docker_host)
+        try:
+            images = await built(engine)
+        finally:
+            await engine.close()
+        if terminal.as_json:
+            terminal.print_json([asdict(image) for image in images])
+            return OK
+        terminal.print_table(
+            ("NAME", "CURRENT", "IMAGE", "SIZE", "CREATED"),
+            [
+                (
+                    image.name,
+                    "yes" if image.current else "no",
+                    image.ref,
+                    size(image.size_bytes),
+                    image.created[:19].replace("T", " "),
+                )
+                for image in images
+            ],
+        )
+        return OK
+
+    raise typer.Exit(interrupts.run(work, say=terminal.say))
+
+
+# Policies.
+
+
+def check_policy(
+    context: typer.Context,
+    file: Annotated[str, typer.Argument(metavar="FILE|NAME", help="A file, or a shipped policy.")],
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Exit with 1 if there is a warning.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Load a policy, and say what is odd about it.
+
+    A policy that can't be loaded is an error with file, line and rule. A warning is about a
+    rule that has no effect, or another than it seems to have.
+    """
+    from runner.app import as_policy
+
+    terminal = terminal_of(context)
+    policy = as_policy(file)
+    if terminal.as_json:
+        terminal.print_json(
+            {**_about(policy), "warnings": [asdict(warning) for warning in policy.warnings]}
+        )
+    else:
+        terminal.print("\n".join(described(_about(policy))))
+        for warning in policy.warnings:
+            terminal.print(f"{policy.name}: warning: {warning}")
+    raise typer.Exit(NO if strict and policy.warnings else OK)
+
+
+def _about(policy: "Policy") -> dict[str, Any]:
+    return {
+        "policy": policy.name,
+        "mode": str(policy.mode),
+        "rules": len(policy.rules),
+        "default": str(policy.default.verdict),
+        "digest": policy.digest,
+    }
+
+
+def list_policies(context: typer.Context, as_json: Json = False) -> None:
+    """List the policies that come with the runner."""
+    from runner.policy import Policy
+
+    terminal = terminal_of(context)
+    names = Policy.shipped()
+    if terminal.as_json:
+        terminal.print_json([_about(Policy.named(name)) for name in names])
+    else:
+        terminal.print("\n".join(names))
+
+
+def show_policy(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="As `runner policy list` prints it.")],
+) -> None:
+    """Print a policy that comes with the runner, to start one's own from."""
+    from runner.assets import asset_dir
+    from runner.policy import Policy
+
+    policy = Policy.named(name)
+    text = (asset_dir("policies") / f"{policy.name}.yaml").read_text(encoding="utf-8")
+    terminal_of(context).print_text(text)
+
+
+# Tools.
+
+
+def tools(
+    context: typer.Context,
+    format_: Annotated[
+        DefinitionFormat | None,
+        typer.Option("--format", help="Print their definitions as JSON, as this API wants them."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """List the tools, or print their definitions for a model."""
+    from runner.tools import default_registry
+
+    terminal = terminal_of(context)
+    registry = default_registry()
+    if format_ is None and not terminal.as_json:
+        terminal.print_table(
+            ("TOOL", "WHAT IT DOES"), [(tool.name, tool.description) for tool in registry]
+        )
+        return
+    terminal.print_json(registry.definitions((format_ or DefinitionFormat.ROUSSEAU).value))
+
+
+# The doctor.
+
+_STYLES = {"ok": "green", "warning": "yellow", "failed": "red"}
+
+
+def doctor(
+    context: typer.Context,
+    runtime: Runtime = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+    verbose: Verbose = 0,
+) -> None:
+    """Check that sessions work here, and that limits hold.
+
+    It starts containers and tries what an agent could try. Takes some seconds; exits with 1
+    if something does not work.
+    """
+    from runner.settings import Settings
+
+    terminal = terminal_of(context)
+    settings = Settings.read(runtime=runtime)
+
+    async def work(interruption: Interrupts) -> int:
+        from runner.doctor import State, examine
+
+        checks = []
+        with Progress(terminal) as progress:
+            async for check in examine(settings, on_line=progress.show):
+                progress.pause()
+                checks.append(check)
+                if not terminal.as_json:
+                    _print_check(terminal, check)
+        interruption.finishing()
+        states = [check.state for check in checks]
+        failed, warned = states.count(State.FAILED), states.count(State.WARNING)
+        if terminal.as_json:
+            rows = [asdict(check) for check in checks]
+            terminal.print_json({"ok": not failed, "checks": rows})
+        terminal.say(f"{len(checks)} checks: {failed} failed, {warned} to look at")
+        return NO if failed else OK
+
+    raise typer.Exit(interrupts.run(work, say=terminal.say))
+
+
+def _print_check(terminal: Terminal, check: "Check") -> None:
+    state = str(check.state)
+    line = one_line(f"{state:8} {check.name:18} {check.finding}")
+    terminal.print_event(line, state, style=_STYLES[state])
+    if check.advice:
+        terminal.print(one_line(f"{'':27} → {check.advice}"))
