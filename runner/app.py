@@ -54,17 +54,30 @@ async def sweep(settings: Settings, *, engine: Engine | None = None) -> Swept:
         StoreError: The records can't be opened.
         EngineUnavailable, EngineError: Docker can't be reached, or refused.
     """
+    async with _opened(settings, engine) as (store, engine, lost):
+        swept = await Sessions(engine, store, settings).sweep()
+        outdated = await remove_outdated(engine)
+    return replace(swept, lost_calls=lost, outdated=tuple(outdated))
+
+
+@asynccontextmanager
+async def _opened(
+    settings: Settings, engine: Engine | None
+) -> AsyncIterator[tuple[Store, Engine, tuple[str, ...]]]:
+    """The records, an engine, and the calls of dead processes, which are closed as lost.
+
+    An engine that is given stays open; one that is made here is closed.
+    """
     with open_store(settings) as store:
-        lost = store.close_lost(process_alive)
-        own_engine = engine is None
-        engine = engine or DockerEngine(settings.docker_host)
+        lost = tuple(store.close_lost(process_alive))
+        if engine is not None:
+            yield store, engine, lost
+            return
+        made = DockerEngine(settings.docker_host)
         try:
-            swept = await Sessions(engine, store, settings).sweep()
-            outdated = await remove_outdated(engine)
+            yield store, made, lost
         finally:
-            if own_engine:
-                await engine.close()
-    return replace(swept, lost_calls=tuple(lost), outdated=tuple(outdated))
+            await made.close()
 
 
 @asynccontextmanager
@@ -91,11 +104,9 @@ async def build(
     Raises:
         StoreError: The records can't be opened.
     """
-    with open_store(settings) as store:
-        for call_id in store.close_lost(process_alive):
+    async with _opened(settings, engine) as (store, engine, lost):
+        for call_id in lost:
             log.warning("tool.error", call=call_id, error="lost: its process ended")
-        own_engine = engine is None
-        engine = engine or DockerEngine(settings.docker_host)
         sessions = Sessions(engine, store, settings, **({"on_line": on_line} if on_line else {}))
         rules = Rules(
             policy=policy,
@@ -121,8 +132,4 @@ async def build(
                 store=store,
             )
         finally:
-            try:
-                await sessions.close()
-            finally:
-                if own_engine:
-                    await engine.close()
+            await sessions.close()
