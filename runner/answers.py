@@ -35,6 +35,18 @@ class Facts:
 
 
 @dataclass(frozen=True, slots=True)
+class Touched:
+    """What happened to protected files since the last run that asked, whoever did it."""
+
+    files: tuple[tuple[str, Literal["created", "changed", "removed"]], ...] = ()
+    """Paths, and what became of them: the first ones."""
+    count: int = 0
+    """How many there are altogether."""
+    complete: bool = True
+    """False: there may be more, in directories that could not be looked at, or not in time."""
+
+
+@dataclass(frozen=True, slots=True)
 class RunResult:
     """How a program ended, and what it wrote."""
 
@@ -59,6 +71,8 @@ class RunResult:
     spill_bytes: int
     """How much of it is there."""
     duration_s: float
+    touched: Touched = Touched()
+    """Of the protected files, where the run was to watch any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +89,8 @@ class SearchResult:
     skipped_binary: int
     skipped_unreadable: int
     skipped_special: int
+    skipped_hidden: int
+    """Files that a rule for paths keeps from being searched."""
 
 
 class Collector:

@@ -12,9 +12,10 @@ import asyncio
 import itertools
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
-from runner.answers import Collector, Facts, RequestFailed, RunResult, SearchResult
+from runner.answers import Collector, Facts, RequestFailed, RunResult, SearchResult, Touched
 from runner.carrier import Carrier
 from runner.errors import (
     EngineError,
@@ -63,6 +64,7 @@ class _Request:
         "pieces",
         "timed_out",
         "timer",
+        "watches",
     )
 
     def __init__(self, call: int, answer_kind: int, answer: asyncio.Future[wire.Message]):
@@ -83,6 +85,8 @@ class _Request:
         """The longest answer."""
         self.owed = 0
         """Output that was taken but not yet acknowledged."""
+        self.watches = False
+        """It is to tell what happened to protected files."""
 
 
 class Sandbox:
@@ -106,6 +110,11 @@ class Sandbox:
         self._pings = 0
         self._watch: asyncio.TimerHandle | None = None
         self._inquiries: set[asyncio.Task[None]] = set()
+        self._watched: tuple[str, ...] | None = None
+        """What the helper was last told to watch, in this conversation."""
+        self._watching = asyncio.Lock()
+        self._touched = Touched()
+        """What the helper told of protected files, and no run has returned yet."""
 
     @classmethod
     async def open(
@@ -203,6 +212,7 @@ class Sandbox:
         output_limit_bytes: int = DEFAULT_OUTPUT_LIMIT_BYTES,
         on_output: OnOutput | None = None,
         background: Literal["keep", "kill"] = "keep",
+        watch: tuple[str, ...] = (),
     ) -> RunResult:
         """Run a shell line, or a program with its arguments.
 
@@ -220,14 +230,20 @@ class Sandbox:
                 is kept in the container up to `SPILL_LIMIT_BYTES`.
             on_output: Awaited with each piece of output; the program waits while it is slow.
             background: Whether processes it leaves behind live on or are killed with its end.
+            watch: Which files of the workspace are protected: RE2, each for whole paths in
+                lower case. The result tells what became of them since the last run that
+                asked; what is there when the first one asks is taken as it is. What is told
+                with the end of a cancelled run comes with the next.
 
         Raises:
             RequestFailed: It could not be started.
             LocalProtocolError: Command or input are over the protocol's limits.
             SandboxLost: The container or its helper is gone; what it did is not known.
         """
+        is_watched = await self._start_watch(watch) if watch else True
         started = time.monotonic()
         request = self._open(Kind.RAN)
+        request.watches = bool(watch)
         request.collector = Collector(output_limit_bytes)
         if on_output is not None:
             request.pieces = asyncio.Queue()
@@ -243,12 +259,16 @@ class Sandbox:
             "spill_after_bytes": output_limit_bytes,
             "spill_limit_bytes": SPILL_LIMIT_BYTES,
             "background": background,
+            "watch": bool(watch),
         }
         answer = await self._ask(request, Kind.RUN, fields, stdin or b"", deadline_s, on_output)
         output, head_bytes = request.collector.result()
         ended = answer.fields["ended"]
         if ended == "deadline" or (request.timed_out and ended == "cancelled"):
             ended = "timed_out"
+        touched = Touched()
+        if watch:
+            touched, self._touched = self._touched, touched
         return RunResult(
             output=output,
             head_bytes=head_bytes,
@@ -262,22 +282,60 @@ class Sandbox:
             spill_path=answer.fields["spill_path"],
             spill_bytes=answer.fields["spill_bytes"],
             duration_s=time.monotonic() - started,
+            touched=replace(touched, complete=touched.complete and is_watched),
         )
 
-    async def read(self, path: str, *, limit_bytes: int) -> bytes:
+    async def _start_watch(self, patterns: tuple[str, ...]) -> bool:
+        """Have the helper take note of what is there now, once; whether it did.
+
+        It may lack memory for it. That is no reason not to run anything.
+        """
+        async with self._watching:
+            if self._watched != patterns:
+                fields = {"root": WORKSPACE, "patterns": list(patterns)}
+                try:
+                    await self._ask(self._open(Kind.WATCHED), Kind.WATCH, fields)
+                except RequestFailed:
+                    return False
+                self._watched = patterns
+        return True
+
+    async def resolve(self, path: str) -> str:
+        """Where a path leads in the container, through links and all; or would lead, once made.
+
+        It is absolute, and holds neither a link nor an empty name, `.` or `..`. To act there
+        and nowhere else, whatever became of the path since, hand it on as `judged`.
+
+        Raises:
+            RequestFailed: It leads nowhere: links in a circle, a file for a directory, a name
+                that is too long or no UTF-8, a directory that may not be entered.
+            SandboxLost: The container or its helper is gone.
+        """
+        answer = await self._ask(self._open(Kind.RESOLVED), Kind.RESOLVE, {"path": path})
+        return str(answer.fields["path"])
+
+    async def read(self, path: str, *, limit_bytes: int, judged: str | None = None) -> bytes:
         """The content of a regular file.
+
+        Args:
+            path: Which file; links are followed.
+            limit_bytes: A larger one is refused.
+            judged: What `resolve` made of the path. Then this file is meant and no link is
+                followed; so for every request that takes it.
 
         Raises:
             RequestFailed: It can't be read, is no regular file, or is larger than the limit.
+                `moved`: a link came into the path that was judged.
+            LocalProtocolError: `judged` is nothing that `resolve` returns.
             SandboxLost: The container or its helper is gone.
         """
         limit = min(limit_bytes, wire.MAX_PAYLOAD_BYTES)
         request = self._open(Kind.CONTENT)
         request.most_bytes = limit
-        answer = await self._ask(request, Kind.READ, {"path": path, "limit_bytes": limit})
-        return answer.payload
+        fields = {"path": path, "judged": judged, "limit_bytes": limit}
+        return (await self._ask(request, Kind.READ, fields)).payload
 
-    async def write(self, path: str, content: bytes) -> int:
+    async def write(self, path: str, content: bytes, *, judged: str | None = None) -> int:
         """Make a file's content `content`; returns the bytes written.
 
         Raises:
@@ -285,17 +343,25 @@ class Sandbox:
             LocalProtocolError: The content is over the protocol's limit (16 MiB).
             SandboxLost: The container or its helper is gone.
         """
-        answer = await self._ask(self._open(Kind.WROTE), Kind.WRITE, {"path": path}, content)
+        fields = {"path": path, "judged": judged}
+        answer = await self._ask(self._open(Kind.WROTE), Kind.WRITE, fields, content)
         return int(answer.fields["bytes"])
 
-    async def replace(self, path: str, old: bytes, new: bytes, *, limit_bytes: int) -> int:
+    async def replace(
+        self, path: str, old: bytes, new: bytes, *, limit_bytes: int, judged: str | None = None
+    ) -> int:
         """Replace `old` by `new` if it occurs exactly once; returns how often it occurs.
 
         Raises:
             RequestFailed: The file can't be read or written.
             SandboxLost: The container or its helper is gone.
         """
-        fields = {"path": path, "old_bytes": len(old), "limit_bytes": limit_bytes}
+        fields = {
+            "path": path,
+            "judged": judged,
+            "old_bytes": len(old),
+            "limit_bytes": limit_bytes,
+        }
         answer = await self._ask(self._open(Kind.REPLACED), Kind.REPLACE, fields, old + new)
         return int(answer.fields["occurrences"])
 
@@ -308,11 +374,26 @@ class Sandbox:
         include: str,
         max_matches: int,
         max_file_bytes: int,
+        judged: str | None = None,
+        hidden: Sequence[str] = (),
     ) -> SearchResult:
         """Find the lines below `path` that match an RE2 pattern.
 
+        Rows have the path as it was given, wherever that led.
+
+        Args:
+            path: A directory, or one file.
+            pattern: RE2, for one line.
+            ignore_case: Whether the case of letters does not matter.
+            include: A glob for names of files; empty for all.
+            max_matches: Stop after so many.
+            max_file_bytes: Pass over larger files.
+            judged: As for `read`.
+            hidden: RE2, for whole paths; a file is passed over, and counted, if one of them
+                matches somewhere in the path where it is when all links are followed.
+
         Raises:
-            RequestFailed: The pattern or the glob is bad, or there is no such path.
+            RequestFailed: A pattern or the glob is bad, or there is no such path.
             SandboxLost: The container or its helper is gone.
         """
         answer = await self._ask(
@@ -320,6 +401,8 @@ class Sandbox:
             Kind.SEARCH,
             {
                 "path": path,
+                "judged": judged,
+                "hidden": list(hidden),
                 "pattern": pattern,
                 "ignore_case": ignore_case,
                 "include": include,
@@ -490,10 +573,20 @@ class Sandbox:
             raise wire.ProtocolError(f"kind {message.kind} does not answer call {message.call}")
         _check_answer(request, message)
         del self._pending[message.call]
+        if message.kind == Kind.RAN and request.watches:
+            self._note_touched(message.fields)
         if not request.answer.done():
             request.answer.set_result(message)
         if request.pieces is not None:
             request.pieces.put_nowait(None)
+
+    def _note_touched(self, fields: dict[str, Any]) -> None:
+        files = [*self._touched.files, *((path, change) for path, change in fields["touched"])]
+        self._touched = Touched(
+            files=tuple(files[: wire.MAX_TOUCHED]),
+            count=self._touched.count + fields["touched_count"],
+            complete=fields["touched_complete"],
+        )
 
     def _take_output(self, request: _Request, data: bytes) -> None:
         if request.collector is None:
@@ -626,3 +719,16 @@ def _check_answer(request: _Request, message: wire.Message) -> None:
         endings = [fields["exit_code"], fields["signal"]].count(None)
         if endings != (1 if fields["ended"] == "exited" else 2):
             raise wire.ProtocolError(f"call {request.call} ended in no way that there is")
+        _check_touched(request, fields)
+
+
+def _check_touched(request: _Request, fields: dict[str, Any]) -> None:
+    touched, count = fields["touched"], fields["touched_count"]
+    if (fields["touched_complete"] is None) == request.watches:
+        raise wire.ProtocolError(f"call {request.call} does not watch as it was asked to")
+    if count < len(touched) or (count and not request.watches):
+        raise wire.ProtocolError(
+            f"call {request.call} names {len(touched)} of {count} protected files"
+        )
+    if not all(path.startswith(f"{WORKSPACE}/") for path, _ in touched):
+        raise wire.ProtocolError(f"call {request.call} tells of files outside of the workspace")

@@ -11,6 +11,7 @@ real engine.
 
 import asyncio
 import itertools
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,7 +20,7 @@ from typing import Any
 from runner.carrier import Carrier, OnData, OnEnd
 from runner.engine import ContainerInfo, ContainerSpec, EngineVersion, ImageInfo, VolumeInfo
 from runner.errors import Conflict, NotFound
-from runner.helper import files, search, wire
+from runner.helper import files, search, watch, wire
 from runner.helper.wire import Kind
 from runner.images import DEFAULT_IMAGE, LABEL_HASH, recipe
 from runner.sandbox import WORKSPACE
@@ -142,7 +143,7 @@ class FakeHelper:
     def __init__(self, carrier: Carrier, shell: FakeShell, workspace: Path, uid: int, gid: int):
         self._carrier = carrier
         self._shell = shell
-        self._workspace = workspace
+        self._workspace = workspace.resolve()  # so that no link stands in what is judged
         self._facts = {
             "uid": uid,
             "gid": gid,
@@ -154,6 +155,7 @@ class FakeHelper:
         self._greeting = b""
         self._running: dict[int, asyncio.Task[None]] = {}
         self._windows: dict[int, _Window] = {}
+        self._watch: watch.Watch | None = None
         carrier.start(self._on_data, self._on_end)
 
     def _on_data(self, data: bytes | memoryview) -> None:
@@ -171,6 +173,8 @@ class FakeHelper:
     def _on_end(self, error: BaseException | None) -> None:
         for task in self._running.values():
             task.cancel()
+        if self._watch is not None:
+            self._watch.close()
 
     def _send(self, kind: int, call: int, fields: Mapping[str, Any], payload: bytes = b"") -> None:
         self._carrier.send(wire.encode(kind, call, dict(fields), payload))
@@ -191,8 +195,23 @@ class FakeHelper:
         elif kind == Kind.CREDIT:
             if call in self._windows:
                 self._windows[call].widen(message.fields["bytes"])
+        elif kind == Kind.WATCH:
+            self._start_watch(message)
         else:
             self._answer(message)
+
+    def _start_watch(self, message: wire.Message) -> None:
+        root, patterns = message.fields["root"], message.fields["patterns"]
+        try:
+            self._watch = watch.Watch(
+                self._on_host(root), patterns, before=self._watch, called=root
+            )
+        except files.Failure as failure:
+            answer = {"code": failure.code, "detail": failure.detail}
+            self._send(Kind.FAILED, message.call, answer)
+            return
+        found = {"directories": self._watch.directories, "complete": self._watch.complete}
+        self._send(Kind.WATCHED, message.call, found)
 
     async def _run(self, message: wire.Message) -> None:
         fields = message.fields
@@ -210,6 +229,9 @@ class FakeHelper:
         except asyncio.CancelledError:
             ended = "cancelled"
         del self._running[message.call], self._windows[message.call]
+        touched = watch.UNASKED
+        if fields["watch"]:
+            touched = watch.UNSEEN if self._watch is None else self._watch.look()
         self._send(
             Kind.RAN,
             message.call,
@@ -222,24 +244,33 @@ class FakeHelper:
                 "output_bytes": window.sent,
                 "spill_path": None,
                 "spill_bytes": 0,
+                "touched": touched.touched,
+                "touched_count": touched.total,
+                "touched_complete": touched.complete,
             },
         )
 
     def _answer(self, message: wire.Message) -> None:
         fields = message.fields
         path = self._on_host(fields["path"])
+        judged = self._on_host(fields["judged"]) if fields.get("judged") else None
         answer: tuple[int, Mapping[str, Any], bytes]
         try:
             if message.kind == Kind.READ:
-                answer = (Kind.CONTENT, {}, files.read(path, fields["limit_bytes"]))
+                answer = (Kind.CONTENT, {}, files.read(path, fields["limit_bytes"], judged=judged))
             elif message.kind == Kind.WRITE:
-                answer = (Kind.WROTE, {"bytes": files.write(path, message.payload)}, b"")
+                count = files.write(path, message.payload, judged=judged)
+                answer = (Kind.WROTE, {"bytes": count}, b"")
             elif message.kind == Kind.REPLACE:
                 old = message.payload[: fields["old_bytes"]]
                 new = message.payload[fields["old_bytes"] :]
-                count = files.replace(path, old, new, fields["limit_bytes"])
+                count = files.replace(path, old, new, fields["limit_bytes"], judged=judged)
                 answer = (Kind.REPLACED, {"occurrences": count}, b"")
+            elif message.kind == Kind.RESOLVE:
+                resolved = self._in_container(files.resolve(path))
+                answer = (Kind.RESOLVED, {"path": resolved}, b"")
             else:
+                hides = search.hider(fields["hidden"]) or (lambda path: False)
                 found, rows = search.search(
                     path,
                     fields["pattern"],
@@ -248,6 +279,8 @@ class FakeHelper:
                     fields["max_matches"],
                     fields["max_file_bytes"],
                     lambda: False,
+                    judged=judged,
+                    hides=lambda path: hides(os.fsencode(self._in_container(os.fsdecode(path)))),
                 )
                 rows = rows.replace(str(self._workspace).encode(), WORKSPACE.encode())
                 answer = (Kind.FOUND, found, rows)
@@ -259,6 +292,12 @@ class FakeHelper:
         if path == WORKSPACE or path.startswith(WORKSPACE + "/"):
             return str(self._workspace) + path.removeprefix(WORKSPACE)
         return f"{self._workspace}/.outside{path}"
+
+    def _in_container(self, path: str) -> str:
+        workspace = str(self._workspace)
+        if path == workspace or path.startswith(workspace + "/"):
+            path = WORKSPACE + path.removeprefix(workspace)
+        return path.removeprefix(f"{WORKSPACE}/.outside") or "/"
 
 
 @dataclass(slots=True)

@@ -118,6 +118,13 @@ class Process:
         assert line, f"the process ended with status {self._process.wait()}"
         return line.strip()
 
+    def hears_all(self) -> str:
+        """The rest of what it says, until its end."""
+        assert self._process.stdout is not None
+        rest = self._process.stdout.read()
+        assert self._process.wait() == 0
+        return rest
+
     def let_go(self) -> None:
         """End what it waits for in `hold`."""
         assert self._process.stdin is not None

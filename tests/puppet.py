@@ -30,6 +30,9 @@ RAN: dict[str, Any] = {
     "output_bytes": 0,
     "spill_path": None,
     "spill_bytes": 0,
+    "touched": [],
+    "touched_count": 0,
+    "touched_complete": None,
 }
 FOUND: dict[str, Any] = {
     "matches": 0,
@@ -39,6 +42,7 @@ FOUND: dict[str, Any] = {
     "skipped_binary": 0,
     "skipped_unreadable": 0,
     "skipped_special": 0,
+    "skipped_hidden": 0,
 }
 ANSWERS: Mapping[int, tuple[int, dict[str, Any]]] = {
     Kind.RUN: (Kind.RAN, RAN),
@@ -46,7 +50,9 @@ ANSWERS: Mapping[int, tuple[int, dict[str, Any]]] = {
     Kind.WRITE: (Kind.WROTE, {"bytes": 0}),
     Kind.REPLACE: (Kind.REPLACED, {"occurrences": 1}),
     Kind.SEARCH: (Kind.FOUND, FOUND),
+    Kind.RESOLVE: (Kind.RESOLVED, {"path": "/resolved"}),
     Kind.PING: (Kind.PONG, {}),
+    Kind.WATCH: (Kind.WATCHED, {"directories": 1, "complete": True}),
 }
 """What an honest helper would say to each request, if it did nothing."""
 
@@ -66,7 +72,11 @@ def answer_well(puppet: "Puppet", request: wire.Message) -> None:
 
 
 class Puppet:
-    """The container's end of a stream. Greets by itself, unless told otherwise."""
+    """The container's end of a stream.
+
+    It greets by itself, unless told otherwise. So it does with protected files: it says that
+    it watches them, and that nothing was touched.
+    """
 
     def __init__(
         self,
@@ -74,12 +84,15 @@ class Puppet:
         act: Act = stay_silent,
         *,
         greet: Callable[["Puppet"], None] | None = None,
+        watches: bool = True,
     ):
         self.received: list[wire.Message] = []
         self.ended = asyncio.Event()
         self._carrier = carrier
         self._act = act
         self._greet = greet or (lambda puppet: puppet.send(Kind.HELLO, 0, HELLO))
+        self._watches = watches
+        self._watched: set[int] = set()
         self._decoder: wire.Decoder | None = None
         self._arrived = asyncio.Event()
         carrier.start(self._on_data, lambda error: self.ended.set())
@@ -95,7 +108,11 @@ class Puppet:
             self._arrived.set()
             if message.kind == Kind.HELLO:
                 self._greet(self)
+            elif message.kind == Kind.WATCH and self._watches:
+                answer_well(self, message)
             else:
+                if message.kind == Kind.RUN and message.fields["watch"]:
+                    self._watched.add(message.call)
                 self._act(self, message)
 
     async def asked(self, kind: int, *, times: int = 1) -> wire.Message:
@@ -111,7 +128,10 @@ class Puppet:
         self, kind: int, call: int, fields: Mapping[str, Any] | None = None, payload: bytes = b""
     ) -> None:
         """Say something legal, though perhaps not here."""
-        self.say(wire.encode(kind, call, dict(fields or {}), payload))
+        said = dict(fields or {})
+        if call in self._watched and said.get("touched_complete", False) is None:
+            said["touched_complete"] = True
+        self.say(wire.encode(kind, call, said, payload))
 
     def say(self, data: bytes) -> None:
         """Say anything."""

@@ -304,7 +304,8 @@ def greeting(**changes: Any) -> Callable[[Puppet], None]:
 @pytest.mark.parametrize(
     ("greet", "error", "words"),
     [
-        (greeting(version=2), RemoteProtocolError, "version 2 of the protocol"),
+        (greeting(version=3), RemoteProtocolError, "version 3 of the protocol"),
+        (greeting(version=1), RemoteProtocolError, "version 1 of the protocol"),
         (greeting(version=0), RemoteProtocolError, "version 0"),
         (greeting(role="host"), RemoteProtocolError, "protocol"),
         (lambda puppet: puppet.send(Kind.PONG, 1), RemoteProtocolError, "call 1"),
@@ -317,7 +318,8 @@ def greeting(**changes: Any) -> Callable[[Puppet], None]:
     ],
     ids=[
         "newer",
-        "older",
+        "old",
+        "oldest",
         "a host",
         "pong",
         "an answer",
@@ -427,7 +429,9 @@ OFFENCES: dict[str, Act] = {
         lambda puppet, request: puppet.say(frame(Kind.PONG, 0, b"") * 1000)
     ),
     "request to the host": on_request(
-        lambda puppet, request: puppet.send(Kind.READ, 1, {"path": "/etc/shadow", "limit_bytes": 9})
+        lambda puppet, request: puppet.send(
+            Kind.READ, 1, {"path": "/etc/shadow", "judged": None, "limit_bytes": 9}
+        )
     ),
     "command for the host": on_request(
         lambda puppet, request: puppet.say(frame(Kind.RUN, 1, b'{"shell":"id"}'))
@@ -618,6 +622,68 @@ async def test_rows_and_counts_of_a_search_are_taken_as_they_are_said() -> None:
             "/", "x", ignore_case=False, include="", max_matches=1, max_file_bytes=1
         )
     assert (found.matches, found.rows) == (2**62, b"rows")
+
+
+RESOLVED_TO_NOTHING = {
+    "relative": "workspace/a",
+    "empty": "",
+    "two names in one": "/workspace/../etc/shadow",
+    "a dot": "/workspace/./a",
+    "an empty name": "/workspace//a",
+    "two slashes": "//workspace",
+    "a slash at the end": "/workspace/",
+    "a NUL": "/workspace/a\0",
+    "longer than any": "/" + "x" * wire.MAX_PATH_BYTES,
+    "no text": 5,
+}
+
+
+@pytest.mark.parametrize("path", RESOLVED_TO_NOTHING.values(), ids=RESOLVED_TO_NOTHING.keys())
+async def test_a_path_that_nothing_resolves_to_is_an_offence(path: object) -> None:
+    async with puppet_sandbox(fields(Kind.RESOLVED, path=path)) as (sandbox, _):
+        with pytest.raises(RemoteProtocolError, match="path"):
+            await sandbox.resolve("/workspace/a")
+
+
+async def test_an_answer_to_another_request_does_not_resolve() -> None:
+    act = on_request(lambda puppet, request: puppet.send(Kind.WROTE, request.call, {"bytes": 1}))
+    async with puppet_sandbox(act) as (sandbox, _):
+        with pytest.raises(RemoteProtocolError, match="does not answer"):
+            await sandbox.resolve("/workspace/a")
+
+
+async def test_nothing_is_judged_that_was_not_resolved(fake: Sandbox) -> None:
+    for judged in ("a", "/a/../b", "/a/", "/a\0", ""):
+        with pytest.raises(LocalProtocolError):
+            await fake.read("/a", limit_bytes=1, judged=judged)
+    assert fake.lost is None
+
+
+async def test_a_fake_resolves_and_keeps_to_what_was_judged(fake: Sandbox, tmp_path: Path) -> None:
+    (tmp_path / "d").mkdir()
+    (tmp_path / "d/f").write_text("x\n")
+    (tmp_path / "link").symlink_to("d")
+    (tmp_path / "out").symlink_to("/etc/passwd")
+    assert await fake.resolve("/workspace/link/../d/./f") == "/workspace/d/f"
+    assert await fake.resolve("/workspace") == "/workspace"
+    assert await fake.resolve("/etc/passwd") == "/etc/passwd"
+    assert await fake.resolve("/workspace/out") == "/etc/passwd"
+    assert await fake.resolve("/") == "/"
+    assert await fake.read("/workspace/f", limit_bytes=9, judged="/workspace/d/f") == b"x\n"
+    for judged in ("/workspace/link/f", "/workspace/link"):
+        with pytest.raises(RequestFailed) as caught:
+            await fake.write("/workspace/link/f", b"", judged=judged)
+        assert caught.value.code == "moved"
+    options: dict[str, Any] = {
+        "ignore_case": False,
+        "include": "",
+        "max_matches": 5,
+        "max_file_bytes": 9,
+    }
+    found = await fake.search("/workspace/link/", "x", judged="/workspace/d", **options)
+    assert found.rows == b"/workspace/link/f:1: x\n"
+    hidden = await fake.search("/workspace", "x", hidden=[r"\A/workspace/d/"], **options)
+    assert (hidden.rows, hidden.skipped_hidden) == (b"", 1)
 
 
 # The corpus: its frames are of another protocol, so each is sent as it stands, and as the
@@ -951,6 +1017,52 @@ async def test_the_real_helper_reads_writes_replaces_and_searches(
         assert await sandbox.ping() < 5
 
 
+async def test_the_real_helper_resolves_and_keeps_to_what_was_judged(
+    real: RealHelper, tmp_path: Path
+) -> None:
+    (tmp_path / "d").mkdir()
+    (tmp_path / "d/€").write_text("one\n")
+    (tmp_path / "link").symlink_to("d")
+    (tmp_path / "loop").symlink_to("loop")
+    os.symlink(b"\xff", os.fsencode(tmp_path) + b"/latin")
+    async with talk(real) as sandbox:
+        path = f"{tmp_path}/link/€"
+        judged = await sandbox.resolve(path)
+        assert judged == f"{tmp_path}/d/€"
+        assert await sandbox.resolve(f"{tmp_path}/link/new/f") == f"{tmp_path}/d/new/f"
+        for name, code in (("loop", "link_loop"), ("latin", "io"), ("x" * 256, "name_too_long")):
+            with pytest.raises(RequestFailed) as caught:
+                await sandbox.resolve(f"{tmp_path}/{name}")
+            assert caught.value.code == code
+        assert await sandbox.read(path, limit_bytes=9, judged=judged) == b"one\n"
+        assert await sandbox.replace(path, b"one", b"two", limit_bytes=9, judged=judged) == 1
+        assert await sandbox.write(path, b"two\n", judged=f"{tmp_path}/d/new") == 4
+        options: dict[str, Any] = {
+            "ignore_case": False,
+            "include": "",
+            "max_matches": 5,
+            "max_file_bytes": 9,
+        }
+        found = await sandbox.search(
+            f"{tmp_path}/link/", "^two", judged=f"{tmp_path}/d", hidden=["/d/new$"], **options
+        )
+        assert found.rows == f"{path}:1: two\n".encode()
+        assert (found.files, found.skipped_hidden) == (1, 1)
+
+        (tmp_path / "d").rename(tmp_path / "was-d")
+        (tmp_path / "d").symlink_to("was-d")
+        requests = [
+            sandbox.read(path, limit_bytes=9, judged=judged),
+            sandbox.write(path, b"", judged=judged),
+            sandbox.replace(path, b"two", b"2", limit_bytes=9, judged=judged),
+            sandbox.search(path, "two", judged=judged, **options),
+        ]
+        for request in requests:
+            with pytest.raises(RequestFailed, match="moved: a link took the place"):
+                await request
+    assert (tmp_path / "was-d/€").read_text() == "two\n"
+
+
 async def test_the_largest_file_goes_there_and_back(real: RealHelper, tmp_path: Path) -> None:
     content = os.urandom(16 * 1024**2)
     async with talk(real) as sandbox:
@@ -1001,7 +1113,7 @@ async def test_a_host_that_does_not_read_does_not_fill_the_helper_s_memory(
 ) -> None:
     size = 16 * 1024**2
     (tmp_path / "big").write_bytes(bytes(size))
-    fields = {"path": f"{tmp_path}/big", "limit_bytes": size}
+    fields = {"path": f"{tmp_path}/big", "judged": None, "limit_bytes": size}
     with real.dial() as lazy:
         lazy.sendall(MARKER + host_hello())
         await asyncio.to_thread(lazy.recv, 1000)
@@ -1114,10 +1226,10 @@ async def test_a_host_that_dies_in_the_middle_of_a_frame_is_followed_by_another(
     real: RealHelper, tmp_path: Path
 ) -> None:
     (tmp_path / "big").write_bytes(bytes(2**20))
-    reads = wire.encode(
-        Kind.READ, 1, {"path": f"{tmp_path}/big", "limit_bytes": 2**20}
-    ) + wire.encode(Kind.READ, 2, {"path": f"{tmp_path}/big", "limit_bytes": 2**20})
-    torn = wire.encode(Kind.WRITE, 3, {"path": f"{tmp_path}/torn"}, bytes(2**17))[:-1]
+    big = {"path": f"{tmp_path}/big", "judged": None, "limit_bytes": 2**20}
+    reads = wire.encode(Kind.READ, 1, big) + wire.encode(Kind.READ, 2, big)
+    write = wire.encode(Kind.WRITE, 3, {"path": f"{tmp_path}/torn", "judged": None}, bytes(2**17))
+    torn = write[:-1]
     with real.dial() as dying:
         await asyncio.to_thread(dying.sendall, MARKER + host_hello() + reads + torn)
         await asyncio.to_thread(dying.recv, 1000)  # and leaves the rest of the answers behind

@@ -27,7 +27,7 @@ KINDS = {name: number for name, number in vars(Kind).items() if name.isupper()}
 VALID: dict[int, dict[str, Any]] = {
     Kind.HELLO: {
         "role": "helper",
-        "version": 1,
+        "version": 2,
         "expires_s": 1.5,
         "idle_s": None,
         "uid": 1000,
@@ -48,20 +48,26 @@ VALID: dict[int, dict[str, Any]] = {
         "spill_after_bytes": 1,
         "spill_limit_bytes": 2,
         "background": "keep",
+        "watch": True,
     },
     Kind.CANCEL: {},
     Kind.CREDIT: {"bytes": 1},
-    Kind.READ: {"path": "/a", "limit_bytes": 1},
-    Kind.WRITE: {"path": "/a"},
-    Kind.REPLACE: {"path": "/a", "old_bytes": 1, "limit_bytes": 1},
+    Kind.READ: {"path": "/a", "judged": None, "limit_bytes": 1},
+    Kind.WRITE: {"path": "/a", "judged": "/b"},
+    Kind.REPLACE: {"path": "/a", "judged": None, "old_bytes": 1, "limit_bytes": 1},
+    Kind.RESOLVE: {"path": "/a"},
     Kind.SEARCH: {
         "path": "/",
+        "judged": "/b",
+        "hidden": ["x"],
         "pattern": "x",
         "ignore_case": False,
         "include": "",
         "max_matches": 200,
         "max_file_bytes": 1,
     },
+    Kind.WATCH: {"root": "/workspace", "patterns": ["(?s:.*)/\\.envrc"]},
+    Kind.WATCHED: {"directories": 1, "complete": True},
     Kind.OUTPUT: {},
     Kind.RAN: {
         "exit_code": 0,
@@ -72,6 +78,9 @@ VALID: dict[int, dict[str, Any]] = {
         "output_bytes": 0,
         "spill_path": None,
         "spill_bytes": 0,
+        "touched": [["/workspace/.envrc", "created"]],
+        "touched_count": 1,
+        "touched_complete": True,
     },
     Kind.CONTENT: {},
     Kind.WROTE: {"bytes": 1},
@@ -84,7 +93,9 @@ VALID: dict[int, dict[str, Any]] = {
         "skipped_binary": 0,
         "skipped_unreadable": 0,
         "skipped_special": 0,
+        "skipped_hidden": 0,
     },
+    Kind.RESOLVED: {"path": "/b"},
     Kind.FAILED: {"code": "not_found", "detail": "no such file or directory"},
 }
 
@@ -225,7 +236,7 @@ def test_a_marker_in_mid_frame_starts_a_new_conversation(
 
 @pytest.mark.parametrize("arrived", range(4, 16))
 def test_a_marker_that_is_just_arriving_does_not_complete_a_torn_frame(arrived: int) -> None:
-    torn = encode(Kind.WRITE, 1, {"path": "/a"}, b"content")[:-4]
+    torn = encode(Kind.WRITE, 1, VALID[Kind.WRITE], b"content")[:-4]
     receiving = decoder(resync=True)
     receiving.feed(torn + MARKER[:arrived])
     assert receiving.next_message() is None
@@ -235,7 +246,7 @@ def test_a_marker_that_is_just_arriving_does_not_complete_a_torn_frame(arrived: 
 
 def test_a_frame_that_ends_like_the_start_of_a_marker_comes_with_the_next_bytes() -> None:
     receiving = decoder(resync=True)
-    receiving.feed(encode(Kind.WRITE, 1, {"path": "/a"}, b"content" + MARKER[:9]))
+    receiving.feed(encode(Kind.WRITE, 1, VALID[Kind.WRITE], b"content" + MARKER[:9]))
     assert receiving.next_message() is None
     receiving.feed(encode(Kind.PING))
     assert [message.kind for message in drain(receiving)] == [Kind.WRITE, Kind.PING]
@@ -249,7 +260,7 @@ def test_whole_messages_of_the_old_conversation_are_dropped_with_it() -> None:
 
 def test_without_resync_a_second_marker_is_not_looked_for() -> None:
     receiving = decoder()
-    receiving.feed(encode(Kind.WRITE, 1, {"path": "/a"}, MARKER))
+    receiving.feed(encode(Kind.WRITE, 1, VALID[Kind.WRITE], MARKER))
     assert drain(receiving)[0].payload == MARKER
     assert receiving.conversations == 1
 
@@ -335,7 +346,7 @@ def with_fields(kind: int, **changes: Any) -> bytes:
     return json.dumps({**VALID[kind], **changes}).encode()
 
 
-@pytest.mark.parametrize("kind", [0, 4, 15, 23, 39, 127, 255])
+@pytest.mark.parametrize("kind", [0, 4, 15, 31, 63, 127, 255])
 def test_an_unknown_kind_is_refused_by_both_ends(kind: int) -> None:
     assert "unexpected kind" in rejected(kind, b"")
     with pytest.raises(ProtocolError, match="unknown kind"):
@@ -409,6 +420,24 @@ WRONG: list[tuple[int, str, Any]] = [
     (Kind.RUN, "background", "detach"),
     (Kind.FOUND, "truncated", "false"),
     (Kind.FOUND, "matches", None),
+    (Kind.RESOLVED, "path", None),
+    (Kind.RESOLVED, "path", ""),
+    (Kind.RESOLVED, "path", "workspace/a"),
+    (Kind.RESOLVED, "path", "//workspace"),
+    (Kind.RESOLVED, "path", "/workspace/"),
+    (Kind.RESOLVED, "path", "/workspace//a"),
+    (Kind.RESOLVED, "path", "/workspace/./a"),
+    (Kind.RESOLVED, "path", "/workspace/../etc/passwd"),
+    (Kind.RESOLVED, "path", "/workspace/.."),
+    (Kind.RESOLVED, "path", "/workspace/a\0.txt"),
+    (Kind.RESOLVED, "path", "/" + "x" * wire.MAX_PATH_BYTES),
+    (Kind.RESOLVED, "path", "/" + "é" * 2048),
+    (Kind.READ, "judged", "a"),
+    (Kind.WRITE, "judged", "/a/../b"),
+    (Kind.REPLACE, "judged", "/a/"),
+    (Kind.SEARCH, "judged", ""),
+    (Kind.SEARCH, "hidden", None),
+    (Kind.SEARCH, "hidden", "x"),
 ]
 
 
@@ -540,7 +569,7 @@ def test_a_frame_is_not_judged_before_its_head_is_whole() -> None:
 @pytest.mark.parametrize(
     ("kind", "fields", "payload"),
     [
-        (Kind.WRITE, {"path": "/a"}, bytes(wire.MAX_PAYLOAD_BYTES + 1)),
+        (Kind.WRITE, VALID[Kind.WRITE], bytes(wire.MAX_PAYLOAD_BYTES + 1)),
         (Kind.OUTPUT, {}, bytes(wire.OUTPUT_CHUNK_BYTES + 1)),
         (Kind.FAILED, {"code": "io", "detail": "x" * wire.MAX_SHORT_FIELDS_BYTES}, b""),
         (Kind.RUN, {**VALID[Kind.RUN], "shell": "x" * wire.MAX_FIELDS_BYTES}, b""),

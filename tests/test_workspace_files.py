@@ -8,16 +8,21 @@ import re
 import socket
 import stat
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
 from runner import Runner, Session, Status, ToolResult
+from runner.answers import RequestFailed
+from runner.sandbox import Sandbox
 from tests.conftest import OpenSession
 
 pytestmark = pytest.mark.docker
+
+T = TypeVar("T")
 
 OWNER = 1001
 STRANGER = 1002
@@ -466,6 +471,90 @@ def test_a_link_out_of_the_workspace_leads_into_the_container(
     assert session.grep("root").output == "no matches", "links that lead out are not followed"
     assert hosts.read_text() == "the host's"
     assert not Path("/tmp/new").exists()
+
+
+# Paths that are judged: where they lead, and that there and nowhere else is acted.
+
+
+def ask(session: Session, request: Callable[[Sandbox], Awaitable[T]]) -> T:
+    """The answer of the session's container, past tools and policy."""
+
+    async def do() -> T:
+        return await request(await session._session.sandbox())
+
+    return session._portal.call(do)
+
+
+def resolve(session: Session, path: str) -> str:
+    return ask(session, lambda sandbox: sandbox.resolve(path))
+
+
+def read(session: Session, judged: str) -> object:
+    return ask(session, lambda sandbox: sandbox.read("/x", limit_bytes=99, judged=judged))
+
+
+def write(session: Session, judged: str) -> object:
+    return ask(session, lambda sandbox: sandbox.write("/x", b"two", judged=judged))
+
+
+def replace(session: Session, judged: str) -> object:
+    return ask(
+        session,
+        lambda sandbox: sandbox.replace("/x", b"two", b"2", limit_bytes=99, judged=judged),
+    )
+
+
+def test_a_path_leads_where_the_container_says(session: Session, workspace: Path) -> None:
+    session.bash("mkdir -p d/e; echo a > d/e/f; ln -s d link; ln -s /workspace/d/e d/up; ln -s x x")
+    (workspace / "out").symlink_to("/etc/hostname")
+    for path, leads_to in {
+        "/workspace/link/up/f": "/workspace/d/e/f",
+        "/workspace/link/up/../new/f": "/workspace/d/new/f",
+        "/workspace/out": "/etc/hostname",
+        "/proc/self/root/workspace/link/e": "/workspace/d/e",
+        "/": "/",
+    }.items():
+        assert resolve(session, path) == leads_to
+        assert session.bash(f"realpath -m {path}").output.strip() == leads_to
+    with pytest.raises(RequestFailed, match="link_loop"):
+        resolve(session, "/workspace/x")
+
+
+def test_what_was_judged_keeps_all_that_files_keep(session: Session, workspace: Path) -> None:
+    script = put(workspace, "script", b"one", 0o750)
+    shared = put(workspace, "shared", b"one", 0o666)
+    (workspace / "other-name").hardlink_to(shared)
+    give(shared, STRANGER)
+    closed = made(workspace / "closed", STRANGER)
+    put(closed, "f", b"one", 0o666)
+
+    for name in ("script", "shared", "closed/f"):
+        write(session, f"/workspace/{name}")
+        replace(session, f"/workspace/{name}")
+        assert (workspace / name).read_bytes() == b"2"
+
+    assert stat.S_IMODE(script.stat().st_mode) == 0o750
+    assert (workspace / "other-name").read_bytes() == b"2"
+    if os.getuid() == 0:
+        assert shared.stat().st_uid == STRANGER
+    assert list(workspace.rglob(".runner-*")) == []
+
+
+@pytest.mark.parametrize("act", [read, write, replace])
+def test_no_link_is_followed_to_what_was_judged(
+    session: Session, workspace: Path, act: Callable[[Session, str], object]
+) -> None:
+    session.bash("mkdir -p /tmp/out; echo secret > /tmp/out/f; mkdir d; echo a > d/f; ln -s d l")
+    session.bash("ln -s /tmp/out out; ln -s d/f file")
+    for path in ("l/f", "l/new", "out/f", "out/new", "file", "out"):
+        with pytest.raises(RequestFailed, match="moved"):
+            act(session, f"/workspace/{path}")
+    for path in ("/proc/self/root/tmp/out/f", "/proc/1/cwd/tmp/out/f"):
+        with pytest.raises(RequestFailed, match=r"moved|permission_denied"):
+            act(session, path)
+    assert session.bash("cat /tmp/out/f d/f; ls -A /tmp/out d").output == (
+        "secret\na\n/tmp/out:\nf\n\nd:\nf\n"
+    )
 
 
 # A disk that is full, and one that is read-only.

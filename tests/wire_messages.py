@@ -17,6 +17,16 @@ amounts = st.integers(0, 2**31 - 1) | st.floats(0, 2**31, exclude_max=True, allo
 flags = st.booleans()
 
 
+names = st.text(
+    st.characters(exclude_categories=["Cs"], exclude_characters="/\0"), min_size=1, max_size=40
+)
+resolved = st.lists(names.filter(lambda name: name not in (".", "..")), max_size=5).map(
+    lambda parts: "/" + "/".join(parts)
+)
+"""Paths without links, dots or empty names."""
+files = resolved.filter(lambda path: path != "/")
+
+
 def fields_of(**strategies: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
     return st.fixed_dictionaries(strategies)
 
@@ -43,13 +53,19 @@ FIELDS: dict[int, st.SearchStrategy[dict[str, Any]]] = {
         spill_after_bytes=counts,
         spill_limit_bytes=counts,
         background=st.sampled_from(["keep", "kill"]),
+        watch=flags,
     ),
     Kind.CREDIT: fields_of(bytes=counts),
-    Kind.READ: fields_of(path=texts, limit_bytes=counts),
-    Kind.WRITE: fields_of(path=texts),
-    Kind.REPLACE: fields_of(path=texts, old_bytes=counts, limit_bytes=counts),
+    Kind.READ: fields_of(path=texts, judged=st.none() | resolved, limit_bytes=counts),
+    Kind.WRITE: fields_of(path=texts, judged=st.none() | resolved),
+    Kind.REPLACE: fields_of(
+        path=texts, judged=st.none() | resolved, old_bytes=counts, limit_bytes=counts
+    ),
+    Kind.RESOLVE: fields_of(path=texts),
     Kind.SEARCH: fields_of(
         path=texts,
+        judged=st.none() | resolved,
+        hidden=st.lists(texts, max_size=5),
         pattern=texts,
         ignore_case=flags,
         include=texts,
@@ -65,6 +81,11 @@ FIELDS: dict[int, st.SearchStrategy[dict[str, Any]]] = {
         output_bytes=counts,
         spill_path=st.none() | texts,
         spill_bytes=counts,
+        touched=st.lists(
+            st.tuples(files, st.sampled_from(sorted(wire.CHANGES))).map(list), max_size=5
+        ),
+        touched_count=counts,
+        touched_complete=st.none() | flags,
     ),
     Kind.WROTE: fields_of(bytes=counts),
     Kind.REPLACED: fields_of(occurrences=counts),
@@ -76,7 +97,11 @@ FIELDS: dict[int, st.SearchStrategy[dict[str, Any]]] = {
         skipped_binary=counts,
         skipped_unreadable=counts,
         skipped_special=counts,
+        skipped_hidden=counts,
     ),
+    Kind.RESOLVED: fields_of(path=resolved),
+    Kind.WATCH: fields_of(root=resolved, patterns=st.lists(texts, max_size=5)),
+    Kind.WATCHED: fields_of(directories=counts, complete=flags),
     Kind.FAILED: fields_of(code=st.sampled_from(sorted(wire.FAILURES)), detail=texts),
 }
 

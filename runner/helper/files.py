@@ -6,7 +6,9 @@ policy, and it does not decide which paths are fit to touch: whoever asks has th
 this process, no more.
 
 Paths are UTF-8 and go to the kernel byte for byte: no expansion, no normalisation. Links are
-followed, as the kernel follows them.
+followed, as the kernel follows them, except where a path was *judged*: somebody looked at what
+`resolve` made of it and said yes to that. Then exactly there is acted, directory by directory
+and without following anything, so that a link which comes later leads nobody elsewhere.
 """
 
 import errno
@@ -14,13 +16,18 @@ import os
 import stat
 import threading
 
+from runner.helper import wire
+
 NEW_FILE_MODE = 0o644
 NEW_DIRECTORY_MODE = 0o755
+MOVED = "a link took the place of a file or directory of this path while it was judged"
 NAME_LIMIT_BYTES = 255
 """The longest name of a file on the file systems that Linux keeps files on."""
 
 _OPEN = os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
 """A FIFO that took a file's place must not block us, nor a terminal become ours."""
+_DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
+"""Enough to go on from it, and no more rights than going through it takes."""
 _MARGIN_BYTES = 4096
 """Read beyond the size that was seen: files of /proc say that they have none."""
 _LINK_LIMIT = 40
@@ -70,24 +77,65 @@ class Failure(Exception):
     @classmethod
     def of(cls, error: OSError) -> "Failure":
         """The failure that an error of the operating system stands for."""
+        if isinstance(error, Moved):
+            return cls("moved", MOVED)
         number = error.errno or 0
         return cls(_CODES.get(number, "io"), os.strerror(number).lower())
 
 
-def read(path: str, limit_bytes: int) -> bytes:
-    """The whole content of a regular file.
+class Moved(OSError):
+    """A link stands in a path that had none when it was resolved."""
+
+    def __init__(self) -> None:
+        super().__init__(errno.ELOOP, MOVED)
+
+
+def resolve(path: str) -> str:
+    """Where a path leads: absolute, and without any link, `.`, `..` or empty name.
+
+    What is there is found as the kernel finds it. What is missing at the end is kept as it
+    is written, since it may be made. The answer is true for a moment only: act on it by
+    handing it to the functions here as `judged`. For a link of /proc it is what `readlink`
+    says, even where that names nothing.
 
     Raises:
-        Failure: It can't be opened or read; it is no regular file (which is then not opened
-            at all); or it is larger than `limit_bytes`, which is found out before reading.
+        Failure: The kernel would not get there: links in a circle, a file for a directory,
+            a name that is too long, `..` behind something that is missing, a link to a
+            place where nothing could be made. `io` where a link leads to a name that is not
+            UTF-8, which nobody could judge.
     """
     try:
-        return _read(encode(path), limit_bytes)
+        return _resolve(encode(path)).decode()
+    except UnicodeDecodeError as error:
+        raise Failure("io", "a link leads to a name that is not UTF-8") from error
     except OSError as error:
         raise Failure.of(error) from error
 
 
-def write(path: str, content: bytes) -> int:
+def read(path: str, limit_bytes: int, *, judged: str | None = None) -> bytes:
+    """The whole content of a regular file.
+
+    Args:
+        judged: Read this path instead, and follow no link; as `resolve` returned it.
+
+    Raises:
+        Failure: It can't be opened or read; it is no regular file (which is then not opened
+            at all); or it is larger than `limit_bytes`, which is found out before reading.
+            `moved`: a link stands in the path that was judged.
+    """
+    try:
+        if judged is None:
+            return _read(encode(path), limit_bytes)
+        directory, name = _open_parent(encode(judged))
+        try:
+            return _read(name, limit_bytes, directory)
+        finally:
+            os.close(directory)
+    except OSError as error:
+        raise Failure.of(error) from error
+
+
+def write(path: str, content: bytes, *, judged: str | None = None) -> int:
     """Make `content` the whole content of a file; the number of bytes written.
 
     Missing directories are made with mode 0o755, a new file gets 0o644, whatever the umask;
@@ -103,29 +151,33 @@ def write(path: str, content: bytes) -> int:
     way without the promise that the old content survives a full disk. Nothing is synced:
     the promise is about failures and ends of processes, not about power cuts.
 
+    Whatever happens meanwhile, it is the file that the path led to: its directory is held
+    open, and reached without following a link.
+
+    Args:
+        judged: Write this path instead of what `path` leads to; as `resolve` returned it.
+
     Raises:
         Failure: It can't be written, or is no regular file. Directories that were made on
-            the way stay.
+            the way stay. `moved`: a link came into the path since it was resolved.
     """
-    name = encode(path)
     try:
-        if name.endswith(b"/"):
+        if path.endswith("/"):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-        if any(len(part) > NAME_LIMIT_BYTES for part in name.split(b"/")):
-            # Said before its parents are made, not after.
-            raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG))
         with _changing:
+            directory, name = _open_parent(_place(path, judged), make=True)
             try:
-                require_regular(os.stat(name))
-            except FileNotFoundError:
-                _make_directories(os.path.normpath(os.path.dirname(name)))
-            _store(_resolve(name), content)
+                _store(directory, name, content)
+            finally:
+                os.close(directory)
     except OSError as error:
         raise Failure.of(error) from error
     return len(content)
 
 
-def replace(path: str, old: bytes, new: bytes, limit_bytes: int) -> int:
+def replace(
+    path: str, old: bytes, new: bytes, limit_bytes: int, *, judged: str | None = None
+) -> int:
     """Replace `old` by `new` if it occurs exactly once; how often it occurs.
 
     Occurrences are counted from the start, without overlap. All other bytes, and the mode,
@@ -134,17 +186,22 @@ def replace(path: str, old: bytes, new: bytes, limit_bytes: int) -> int:
     Args:
         old: Not empty.
         limit_bytes: The largest file to edit.
+        judged: Edit this path instead of what `path` leads to; as `resolve` returned it.
 
     Raises:
         Failure: The file can't be read or written, is no regular file, or is too large.
+            `moved`: a link came into the path since it was resolved.
     """
-    name = encode(path)
     try:
         with _changing:
-            content = _read(name, limit_bytes)
-            count = content.count(old)
-            if count == 1:
-                _store(_resolve(name), content.replace(old, new, 1))
+            directory, name = _open_parent(_place(path, judged))
+            try:
+                content = _read(name, limit_bytes, directory)
+                count = content.count(old)
+                if count == 1:
+                    _store(directory, name, content.replace(old, new, 1))
+            finally:
+                os.close(directory)
     except OSError as error:
         raise Failure.of(error) from error
     return count
@@ -169,15 +226,28 @@ def require_regular(status: os.stat_result) -> None:
         raise Failure("not_regular", "not a regular file")
 
 
-def open_regular(name: bytes, flags: int) -> tuple[int, os.stat_result]:
+def open_regular(
+    name: bytes, flags: int, directory: int | None = None
+) -> tuple[int, os.stat_result]:
     """Open an existing regular file; its descriptor, and its status once it was open.
+
+    Args:
+        directory: Where `name` stands, which then is followed nowhere. None: `name` is a path,
+            to be followed as usual.
 
     Raises:
         OSError: It can't be opened.
         Failure: It is no regular file.
     """
-    require_regular(os.stat(name))  # opening a device may already do something
-    descriptor = os.open(name, flags | _OPEN)
+    follows = directory is None
+    seen = os.stat(name, dir_fd=directory, follow_symlinks=follows)
+    if stat.S_ISLNK(seen.st_mode):
+        raise Moved
+    require_regular(seen)  # opening a device may already do something
+    if directory is None:
+        descriptor = os.open(name, flags | _OPEN)
+    else:
+        descriptor = open_here(directory, name, flags | _OPEN)
     try:
         status = os.fstat(descriptor)
         require_regular(status)
@@ -185,6 +255,47 @@ def open_regular(name: bytes, flags: int) -> tuple[int, os.stat_result]:
         os.close(descriptor)
         raise
     return descriptor, status
+
+
+def open_directory(path: bytes, *, make: bool = False) -> int:
+    """Hold a directory, to go on from it; no link is followed on the way.
+
+    Args:
+        path: As `resolve` returns it.
+        make: Make it, and what it stands in, with mode 0o755 where it is missing.
+
+    Raises:
+        Moved: A link stands in the path.
+        OSError: It can't be reached, or made.
+    """
+    descriptor = os.open(b"/", _DIRECTORY)
+    for name in filter(None, path.split(b"/")):
+        try:
+            below = _enter(descriptor, name, make)
+        finally:
+            os.close(descriptor)
+        descriptor = below
+    return descriptor
+
+
+def open_here(directory: int, name: bytes, flags: int = _DIRECTORY) -> int:
+    """Open what stands under a name in a directory; as a directory itself, without flags.
+
+    Raises:
+        Moved: It is a link.
+        OSError: It can't be opened.
+    """
+    try:
+        return os.open(name, flags | os.O_NOFOLLOW, dir_fd=directory)
+    except OSError as error:
+        # The kernel's words for a link: a circle, or what is no directory. It may be one again.
+        if error.errno == errno.ELOOP:
+            raise Moved from error
+        if error.errno == errno.ENOTDIR:
+            now = os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode
+            if stat.S_ISLNK(now) or stat.S_ISDIR(now):
+                raise Moved from error
+        raise
 
 
 def read_bounded(descriptor: int, size: int, limit_bytes: int) -> bytes | None:
@@ -207,8 +318,8 @@ def read_bounded(descriptor: int, size: int, limit_bytes: int) -> bytes | None:
     return b"".join(pieces) if total <= limit_bytes else None
 
 
-def _read(name: bytes, limit_bytes: int) -> bytes:
-    descriptor, status = open_regular(name, os.O_RDONLY)
+def _read(name: bytes, limit_bytes: int, directory: int | None = None) -> bytes:
+    descriptor, status = open_regular(name, os.O_RDONLY, directory)
     try:
         content = read_bounded(descriptor, status.st_size, limit_bytes)
     finally:
@@ -219,94 +330,139 @@ def _read(name: bytes, limit_bytes: int) -> bytes:
     return content
 
 
-def _make_directories(path: bytes) -> None:
-    missing = []
-    while True:
-        try:
-            status = os.stat(path)
-        except FileNotFoundError:
-            missing.append(path)
-            path = os.path.dirname(path)
-            continue
-        if not stat.S_ISDIR(status.st_mode):
-            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
-        break
-    for directory in reversed(missing):
-        try:
-            os.mkdir(directory, NEW_DIRECTORY_MODE)
-        except FileExistsError:
-            if os.path.isdir(directory):
-                continue  # somebody was faster
-            raise
-        mode = stat.S_IMODE(os.stat(directory).st_mode)
-        if mode & 0o777 != NEW_DIRECTORY_MODE:  # the umask took some; set-group-ID stays
-            os.chmod(directory, mode & ~0o777 | NEW_DIRECTORY_MODE)
-
-
 def _resolve(name: bytes) -> bytes:
-    """Where opening `name` to create it would end up: a path without links."""
-    for _ in range(_LINK_LIMIT):
-        parent, base = os.path.split(name)
-        parent = os.path.realpath(parent, strict=True)
-        name = os.path.join(parent, base)
+    """Where `name` leads, or where it would be made."""
+    if not name.startswith(b"/"):
+        name = os.path.join(os.getcwdb(), name)
+    if len(name) > wire.MAX_PATH_BYTES:
+        raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG))
+    place = b""  # the root: places end without a slash
+    todo = name.split(b"/")[::-1]  # the next name is the last
+    written = len(todo)  # so many are the caller's own; those above them come from links
+    links = 0
+    while todo:
+        part = todo.pop()
+        linked = len(todo) >= written
+        written = min(written, len(todo))
+        if part in (b"", b"."):
+            if not todo:  # elsewhere the next name finds out whether this is a directory
+                os.lstat(place + b"/.")
+            continue
+        if part == b"..":
+            os.lstat(place + b"/..")
+            place = place.rpartition(b"/")[0]
+            continue
+        here = place + b"/" + part
         try:
-            link = os.readlink(name)
+            mode = os.lstat(here).st_mode
         except FileNotFoundError:
-            return name
-        except OSError as error:
-            if error.errno == errno.EINVAL:  # no link
-                return name
-            raise
-        name = os.path.join(parent, link)
-    raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+            if linked and todo:
+                raise  # nothing would be made on a link's behalf but the last name
+            place = _with_missing(place, [part, *reversed(todo)])
+            break
+        if stat.S_ISLNK(mode):
+            links += 1
+            if links > _LINK_LIMIT:
+                raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+            target = os.readlink(here)
+            if target.startswith(b"/"):
+                place = b""
+            todo += target.split(b"/")[::-1]
+            continue
+        place = here
+    if len(place) > wire.MAX_PATH_BYTES:
+        raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG))
+    return place or b"/"
 
 
-def _store(target: bytes, content: bytes) -> None:
-    if target.startswith(b"/proc/"):
+def _with_missing(place: bytes, names: list[bytes]) -> bytes:
+    """A place and names below it, of which the first is missing."""
+    if b".." in names or names[-1] == b".":
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+    if any(len(name) > NAME_LIMIT_BYTES for name in names):
+        # Said before its parents are made, not after.
+        raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG))
+    return b"/".join([place, *(name for name in names if name not in (b"", b"."))])
+
+
+def _place(path: str, judged: str | None) -> bytes:
+    """The place of a file that is to change."""
+    place = _resolve(encode(path)) if judged is None else encode(judged)
+    if place.startswith(b"/proc/"):
         # Those of this process are open to it: how the kernel treats the helper itself.
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    return place
+
+
+def _open_parent(place: bytes, *, make: bool = False) -> tuple[int, bytes]:
+    """The directory of a place, held open, and the name in there."""
+    parent, _, name = place.rpartition(b"/")
+    return open_directory(parent, make=make), name or b"."
+
+
+def _enter(directory: int, name: bytes, make: bool) -> int:
     try:
-        descriptor, status = open_regular(target, os.O_WRONLY)  # may it be written at all?
+        return open_here(directory, name)
     except FileNotFoundError:
-        _swap(target, content, None)
+        if not make:
+            raise
+    try:
+        os.mkdir(name, NEW_DIRECTORY_MODE, dir_fd=directory)
+    except FileExistsError:
+        return open_here(directory, name)  # somebody was faster
+    made = open_here(directory, name, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        mode = stat.S_IMODE(os.fstat(made).st_mode)
+        if mode & 0o777 != NEW_DIRECTORY_MODE:  # the umask took some; set-group-ID stays
+            os.fchmod(made, mode & ~0o777 | NEW_DIRECTORY_MODE)
+    except BaseException:
+        os.close(made)
+        raise
+    return made
+
+
+def _store(directory: int, name: bytes, content: bytes) -> None:
+    try:  # may it be written at all?
+        descriptor, status = open_regular(name, os.O_WRONLY, directory)
+    except FileNotFoundError:
+        _swap(directory, name, content, None)
         return
     try:
-        if not _swapped(target, content, status):
+        if not _swapped(directory, name, content, status):
             _overwrite(descriptor, content, status.st_size)
     finally:
         os.close(descriptor)
 
 
-def _swapped(target: bytes, content: bytes, old: os.stat_result) -> bool:
+def _swapped(directory: int, name: bytes, content: bytes, old: os.stat_result) -> bool:
     """Whether a new file could take the place of an old one without anybody being the poorer."""
     if old.st_nlink != 1:
         return False
     try:
-        return _swap(target, content, old)
+        return _swap(directory, name, content, old)
     except OSError:
         return False  # whatever it was, the second way meets it again if it matters
 
 
-def _swap(target: bytes, content: bytes, old: os.stat_result | None) -> bool:
-    """Put a new file in the place of `target`; False where it would have another owner."""
-    temporary = os.path.join(os.path.dirname(target), b".runner-" + os.urandom(8).hex().encode())
-    descriptor = os.open(
-        temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600
-    )
+def _swap(directory: int, name: bytes, content: bytes, old: os.stat_result | None) -> bool:
+    """Put a new file in the place of an old one; False where it would have another owner."""
+    temporary = b".runner-" + os.urandom(8).hex().encode()
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    descriptor = os.open(temporary, flags, 0o600, dir_fd=directory)
     try:
         try:
             new = os.fstat(descriptor)
             if old is not None and (new.st_uid, new.st_gid) != (old.st_uid, old.st_gid):
-                os.unlink(temporary)
+                os.unlink(temporary, dir_fd=directory)
                 return False
             _write_all(descriptor, content)
             # As after any write, a set-user-ID bit is gone.
             os.fchmod(descriptor, NEW_FILE_MODE if old is None else old.st_mode & 0o777)
         finally:
             os.close(descriptor)
-        os.rename(temporary, target)
+        os.rename(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
     except BaseException:
-        os.unlink(temporary)
+        os.unlink(temporary, dir_fd=directory)
         raise
     return True
 

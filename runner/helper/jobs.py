@@ -14,9 +14,11 @@ import os
 import struct
 import termios
 import time
+from collections.abc import Callable
 from typing import Any, Protocol
 
-from runner.helper import processes, wire
+from runner.helper import processes, watch, wire
+from runner.helper.processes import OOM_KILLS, REFUSED_FORKS
 
 SUPERVISOR = "/.runner/bin/supervisor"
 ENVIRONMENT = dict(os.environb)
@@ -94,6 +96,7 @@ class Job:
         request: wire.Message,
         replies: Replies,
         family: processes.Family,
+        look: Callable[[], watch.Report],
     ):
         fields = request.fields
         self.call = call
@@ -109,10 +112,13 @@ class Job:
         """Whether the loop shall say when there is output."""
         self._replies = replies
         self._family = family
+        self._look = look if fields["watch"] else None
+        """Tells what happened to protected files; None where nobody wants to know."""
         self._strangers = family.strangers()
         self._deadline = time.monotonic() + fields["deadline_s"]
         self._kill_background = fields["background"] == "kill"
         self._refused_before = REFUSED_FORKS.count()
+        self._oom_kills_before = OOM_KILLS.count()
         self._ended: str | None = None
         self._wait_status: int | None = None
         self._failure: StartFailed | None = None
@@ -192,6 +198,7 @@ class Job:
     def mute(self) -> None:
         """Send nothing more: the conversation that asked is over."""
         self._replies = _Nobody()
+        self._look = None  # the next call tells
         self.credit = 2**62
 
     # What the loop tells the job.
@@ -372,6 +379,7 @@ class Job:
                 signal = os.WTERMSIG(self._wait_status)
             else:
                 exit_code = os.WEXITSTATUS(self._wait_status)
+        touched = watch.UNASKED if self._look is None else self._look()
         self._replies.send(
             wire.Kind.RAN,
             self.call,
@@ -381,10 +389,13 @@ class Job:
                 "ended": self._ended,
                 "background": self._background,
                 "oom_killed": (signal == 9 or exit_code == 137 or self._ended == "killed")
-                and OOM.happened(),
+                and OOM_KILLS.count() > self._oom_kills_before,
                 "output_bytes": self._output_bytes,
                 "spill_path": self._spill.path,
                 "spill_bytes": self._spill.written,
+                "touched": touched.touched,
+                "touched_count": touched.total,
+                "touched_complete": touched.complete,
             },
         )
 
@@ -448,11 +459,12 @@ class Spill:
     def _open(self) -> None:
         if self._limit == 0:
             return
-        KEPT.make_room(self._limit)
+        if not KEPT.reserve(self._limit):
+            return
         try:
             self._file, self.path = _scratch_file(self._call, ".out")
         except OSError:
-            return  # no room or no /tmp: the result says that nothing was kept
+            KEPT.release(self._limit)  # no room or no /tmp: the result says that nothing was kept
 
     def _write(self, data: bytes) -> None:
         assert self._file is not None
@@ -474,6 +486,7 @@ class Spill:
             os.close(self._file)
             self._file = None
             assert self.path is not None
+            KEPT.release(self._limit)
             KEPT.add(self.path, self.written)
 
 
@@ -482,11 +495,21 @@ class _Kept:
 
     def __init__(self) -> None:
         self._files: list[tuple[str, int]] = []
+        self._reserved = 0
+        """For outputs that are still coming."""
 
-    def make_room(self, wanted: int) -> None:
-        """Remove the oldest until `wanted` more bytes are within the limit."""
-        while self._files and wanted + sum(size for _, size in self._files) > SCRATCH_BYTES:
+    def reserve(self, wanted: int) -> bool:
+        """Make room for an output, of the oldest ones; whether there is any."""
+        if self._reserved + wanted > SCRATCH_BYTES:
+            return False
+        self._reserved += wanted
+        while self._reserved + sum(size for _, size in self._files) > SCRATCH_BYTES:
             _remove(self._files.pop(0)[0])
+        return True
+
+    def release(self, wanted: int) -> None:
+        """Give back what was reserved."""
+        self._reserved -= wanted
 
     def add(self, path: str, size: int) -> None:
         """Note one that is complete."""
@@ -494,25 +517,6 @@ class _Kept:
 
 
 KEPT = _Kept()
-
-
-class _OutOfMemory:
-    """Tells whether the kernel has killed for memory since it was last asked."""
-
-    def __init__(self) -> None:
-        self._seen = 0
-
-    def start(self) -> None:
-        self._seen = processes.oom_kills() or 0
-
-    def happened(self) -> bool:
-        count = processes.oom_kills() or 0
-        before, self._seen = self._seen, count
-        return count > before
-
-
-OOM = _OutOfMemory()
-REFUSED_FORKS = processes.RefusedForks()
 
 
 def _standard_input(content: bytes | None) -> int:

@@ -129,49 +129,46 @@ def _send(pid: int, number: signal.Signals) -> None:
         return
 
 
-def oom_kills() -> int | None:
-    """How often the kernel ended a process of this container for memory.
+class KernelCount:
+    """How often the kernel did something to this container, from a file of its cgroup.
 
-    None where the container's cgroup isn't shown. Version 2 has `memory.events`, version 1
-    `memory.oom_control`, both with a line `oom_kill N`.
-    """
-    for path in ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control"):
-        try:
-            with open(path, "rb") as file:
-                count = _counted(file.read(4096), b"oom_kill")
-        except OSError:
-            continue
-        if count is not None:
-            return count
-    return None
+    Asked at every call, so the file stays open. Always 0 where the cgroup isn't shown.
 
-
-class RefusedForks:
-    """How often the kernel refused this container a process, since it had all it may have.
-
-    Asked at every call, so the file stays open. Always 0 where the container's cgroup isn't
-    shown. Versions 1 and 2 have `pids.events` with a line `max N`.
+    Args:
+        wanted: The line's name, in a file of lines `NAME NUMBER`.
+        paths: Where the file may be; the first that can be opened and has the line is it.
     """
 
-    _PATHS = ("/sys/fs/cgroup/pids.events", "/sys/fs/cgroup/pids/pids.events")
-
-    def __init__(self) -> None:
+    def __init__(self, wanted: bytes, *paths: str):
+        self._wanted = wanted
+        self._paths = paths
         self._descriptor: int | None = None
 
     def start(self) -> None:
         """Find the file."""
-        for path in self._PATHS:
+        for path in self._paths:
             try:
-                self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+                descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             except OSError:
                 continue
-            return
+            if _counted(os.pread(descriptor, 4096, 0), self._wanted) is not None:
+                self._descriptor = descriptor
+                return
+            os.close(descriptor)
 
     def count(self) -> int:
         """The number so far."""
         if self._descriptor is None:
             return 0
-        return _counted(os.pread(self._descriptor, 4096, 0), b"max") or 0
+        return _counted(os.pread(self._descriptor, 4096, 0), self._wanted) or 0
+
+
+OOM_KILLS = KernelCount(
+    b"oom_kill", "/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control"
+)
+"""Processes that were ended for memory; cgroup version 2, then 1."""
+REFUSED_FORKS = KernelCount(b"max", "/sys/fs/cgroup/pids.events", "/sys/fs/cgroup/pids/pids.events")
+"""Processes that were refused, since the container had all it may have."""
 
 
 def _counted(content: bytes, wanted: bytes) -> int | None:

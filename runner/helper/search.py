@@ -12,7 +12,7 @@ one that matches, and files without any, by far the most, cost one call.
 import codecs
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from runner.helper import files
@@ -31,6 +31,7 @@ _STRETCH_BYTES = 64 * 1024
 patterns RE2 takes some microseconds a byte."""
 _LINES_BETWEEN_LOOKS = 2000
 _OPEN = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY | os.O_NOFOLLOW
+_LIST = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
 def search(
@@ -41,6 +42,9 @@ def search(
     max_matches: int,
     max_file_bytes: int,
     cancelled: Callable[[], bool],
+    *,
+    judged: str | None = None,
+    hides: Callable[[bytes], bool] | None = None,
 ) -> tuple[dict[str, Any], bytes]:
     r"""Find the lines of the files below `path` that match an RE2 pattern.
 
@@ -60,6 +64,9 @@ def search(
             there were exactly that many.
         max_file_bytes: Larger files are passed over.
         cancelled: Asked now and then; a true answer ends the search.
+        judged: Search here instead, reporting what is found as if it were at `path`. No link
+            is followed on the way to anything, whatever happens meanwhile.
+        hides: Whether to pass over the file that a path, resolved, leads to.
 
     Returns:
         The fields of `wire.Kind.FOUND`, and the rows: `path:line: text` and `\n`, each.
@@ -72,11 +79,13 @@ def search(
     """
     matcher = _Matcher(pattern, ignore_case)
     glob = _Glob(include) if include else None
-    found = _Search(matcher, glob, max_matches, max_file_bytes, cancelled)
+    found = _Search(matcher, glob, max_matches, max_file_bytes, cancelled, hides)
     try:
-        found.run(files.encode(path))
+        found.run(files.encode(path), None if judged is None else files.encode(judged))
     except OSError as error:
         raise Failure.of(error) from error
+    finally:
+        found.close()
     fields = {
         "matches": found.matches,
         "truncated": found.full,
@@ -85,8 +94,37 @@ def search(
         "skipped_binary": found.binary,
         "skipped_unreadable": found.unreadable,
         "skipped_special": found.special,
+        "skipped_hidden": found.hidden,
     }
     return fields, b"".join(found.rows)
+
+
+def hider(patterns: Sequence[str]) -> Callable[[bytes], bool] | None:
+    """What tells whether any of these RE2 patterns matches somewhere in a path.
+
+    Bytes of a path that are not UTF-8 count as U+FFFD, so that they hide from nothing. None
+    where there are no patterns.
+
+    Raises:
+        Failure: `bad_pattern`; also where they are too large together.
+    """
+    if not patterns:
+        return None
+    import re2
+
+    any_of_them = "|".join(f"(?:{pattern})" for pattern in patterns)
+    try:
+        compiled = re2.compile(any_of_them, _options(re2))
+    except re2.error as error:
+        raise _bad_pattern(error) from error
+    finally:
+        re2.purge()
+
+    def hides(path: bytes) -> bool:
+        text = path if path.isascii() else _with_replacements(path)
+        return compiled.search(text) is not None
+
+    return hides
 
 
 class _Search:
@@ -99,9 +137,10 @@ class _Search:
         max_matches: int,
         max_file_bytes: int,
         cancelled: Callable[[], bool],
+        hides: Callable[[bytes], bool] | None,
     ):
         self.matches = self.files = 0
-        self.large = self.binary = self.unreadable = self.special = 0
+        self.large = self.binary = self.unreadable = self.special = self.hidden = 0
         self.rows: list[bytes] = []
         self.full = False
         self._matcher = matcher
@@ -109,11 +148,23 @@ class _Search:
         self._max_matches = max_matches
         self._max_file_bytes = max_file_bytes
         self._cancelled = cancelled
+        self._hides = hides
         self._rows_bytes = 0
+        self._root = b""
         self._real_root = b""
+        self._is_judged = False
+        self._held: tuple[bytes, int] | None = None
+        """Where a judged search is: the directory and its path, resolved."""
 
-    def run(self, path: bytes) -> None:
+    def close(self) -> None:
+        """Let go of what is held."""
+        if self._held is not None:
+            os.close(self._held[1])
+            self._held = None
+
+    def run(self, path: bytes, judged: bytes | None) -> None:
         """Search the root. Its own errors are the caller's; those below it are counted."""
+        self._is_judged = judged is not None
         # As the reference's walk: a last slash follows a link, and what is reported is clean.
         name = path.rstrip(b"/").rpartition(b"/")[2]
         mode = (os.stat if path.endswith(b"/") else os.lstat)(path).st_mode
@@ -122,36 +173,71 @@ class _Search:
             if stat.S_ISDIR(mode):
                 self.special += 1
                 return
+        real = os.path.realpath(path) if judged is None else judged
         if stat.S_ISDIR(mode):
             if name not in SKIPPED_DIRECTORIES:
                 root = os.path.normpath(path)
-                self._walk(root[1:] if root.startswith(b"//") else root)
+                self._walk(root[1:] if root.startswith(b"//") else root, real)
         elif not stat.S_ISREG(mode):
             raise Failure("not_regular", "not a regular file")
         elif self._is_included(name):
-            self._search_file(path, os.path.realpath(path))
+            self._search_file(path, real)
 
-    def _walk(self, root: bytes) -> None:
-        self._real_root = os.path.realpath(root).rstrip(b"/") + b"/"
+    def _walk(self, root: bytes, real_root: bytes) -> None:
+        self._root = root.rstrip(b"/") + b"/"
+        self._real_root = real_root.rstrip(b"/") + b"/"
         # A stack of listings and no recursion: trees can be deeper than Python's limit.
-        listings = [_list(root)]
+        listings = [self._list(self._root)]
         while listings:
-            for entry in listings[-1]:
+            directory, entries = listings[-1]
+            for name, kind in entries:
                 self._look()
+                path = directory + name
                 try:
-                    if entry.is_dir(follow_symlinks=False):
-                        if entry.name in SKIPPED_DIRECTORIES:
+                    if kind == stat.S_IFDIR:
+                        if name in SKIPPED_DIRECTORIES:
                             continue
-                        listings.append(_list(entry.path))
+                        listings.append(self._list(path + b"/"))
                         break
-                    if self._is_included(entry.name):
-                        self._search_entry(entry)
+                    if self._is_included(name):
+                        self._search_entry(path, kind)
                 except OSError:
                     self.unreadable += 1
                 if self.full:
                     return
             else:
                 listings.pop()
+
+    def _list(self, directory: bytes) -> tuple[bytes, Iterator[tuple[bytes, int]]]:
+        """A directory, which ends with a slash, and what is in there, with its kind."""
+        if not self._is_judged:
+            with os.scandir(directory) as entries:
+                return directory, iter(sorted((entry.name, _kind(entry)) for entry in entries))
+        here = files.open_here(self._hold(self._real(directory)), b".", _LIST)
+        try:
+            with os.scandir(here) as found:  # names are text where a descriptor is listed
+                return directory, iter(
+                    sorted((os.fsencode(entry.name), _kind(entry)) for entry in found)
+                )
+        finally:
+            os.close(here)
+
+    def _real(self, path: bytes) -> bytes:
+        """Where something below the root is."""
+        return self._real_root + path[len(self._root) :]
+
+    def _hold(self, directory: bytes) -> int:
+        """A directory of a judged search, by its resolved path."""
+        directory = directory.rstrip(b"/")
+        if self._held is None or self._held[0] != directory:
+            parent, _, name = directory.rpartition(b"/")
+            if self._held is not None and self._held[0] == parent:
+                below = files.open_here(self._held[1], name)
+            else:
+                below = files.open_directory(directory)
+            self.close()
+            self._held = directory, below
+        return self._held[1]
 
     def _look(self) -> None:
         if self._cancelled():
@@ -160,24 +246,27 @@ class _Search:
     def _is_included(self, name: bytes) -> bool:
         return self._glob is None or self._glob.matches(name)
 
-    def _search_entry(self, entry: "os.DirEntry[bytes]") -> None:
-        if entry.is_file(follow_symlinks=False):
-            self._search_file(entry.path, entry.path)
-        elif not entry.is_symlink():
+    def _search_entry(self, path: bytes, kind: int) -> None:
+        if kind == stat.S_IFREG:
+            self._search_file(path, self._real(path))
+        elif kind != stat.S_IFLNK:
             self.special += 1
         else:
             try:
-                target = os.path.realpath(entry.path, strict=True)
+                target = os.path.realpath(self._real(path), strict=True)
             except OSError:
                 return  # it points at nothing, or at itself
             mode = os.stat(target).st_mode
             if stat.S_ISREG(mode) and target.startswith(self._real_root):
-                self._search_file(entry.path, target)
+                self._search_file(path, target)
             elif not stat.S_ISDIR(mode):
                 self.special += 1
 
     def _search_file(self, path: bytes, target: bytes) -> None:
         """Search a regular file, which is reported as `path`."""
+        if self._hides is not None and self._hides(target):
+            self.hidden += 1
+            return
         content = self._read(target)
         if content is None:
             return
@@ -192,7 +281,11 @@ class _Search:
                 return
 
     def _read(self, target: bytes) -> bytes | None:
-        descriptor = os.open(target, _OPEN)
+        if self._is_judged:
+            directory, _, name = target.rpartition(b"/")
+            descriptor = files.open_here(self._hold(directory), name, _OPEN)
+        else:
+            descriptor = os.open(target, _OPEN)
         try:
             status = os.fstat(descriptor)
             if not stat.S_ISREG(status.st_mode):
@@ -231,9 +324,7 @@ class _Matcher:
             if for_text is not None:
                 self._text = re2.compile(f"(?m){flags}{for_text}", _options(re2, in_lines=True))
         except re2.error as error:
-            (message,) = error.args
-            text = message.decode(errors="replace") if isinstance(message, bytes) else message
-            raise Failure("bad_pattern", f"error parsing regexp: {text}") from error
+            raise _bad_pattern(error) from error
         finally:
             re2.purge()  # it would keep compiled patterns, and the memory they grow into
 
@@ -297,6 +388,12 @@ class _Matcher:
             start += len(line) + 1
 
 
+def _bad_pattern(error: Exception) -> Failure:
+    (message,) = error.args
+    text = message.decode(errors="replace") if isinstance(message, bytes) else message
+    return Failure("bad_pattern", f"error parsing regexp: {text}")
+
+
 def _options(re2: Any, *, in_lines: bool = False) -> Any:
     options = re2.Options()
     options.log_errors = False
@@ -350,9 +447,13 @@ _EACH_BYTE = "runner.replace_each_byte"  # Python's own "replace" makes one of s
 codecs.register_error(_EACH_BYTE, _replace_each_byte)
 
 
-def _list(directory: bytes) -> Iterator["os.DirEntry[bytes]"]:
-    with os.scandir(directory) as entries:
-        return iter(sorted(entries, key=lambda entry: entry.name))
+def _kind(entry: "os.DirEntry[Any]") -> int:
+    """What an entry is, as in the mode of its status; 0 for what is none of these."""
+    if entry.is_file(follow_symlinks=False):
+        return stat.S_IFREG
+    if entry.is_dir(follow_symlinks=False):
+        return stat.S_IFDIR
+    return stat.S_IFLNK if entry.is_symlink() else 0
 
 
 class _Glob:

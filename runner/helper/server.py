@@ -1,7 +1,9 @@
 """The helper's loop: one stream to the host, many requests at once.
 
 One thread runs programs and moves frames; requests about files go to a few worker threads,
-since a disk can make them wait. The loop itself never blocks but in its selector.
+since a disk can make them wait. The loop itself never blocks but in its selector, and for the
+bounded look at protected files that the end of a call waits for: a worker would be slower than
+most looks are.
 """
 
 import collections
@@ -15,12 +17,15 @@ import time
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from runner.helper import files, processes, search, wire
-from runner.helper.jobs import OOM, REFUSED_FORKS, SWEEP_STEP_S, Job, StartFailed
+from runner.helper import files, processes, search, watch, wire
+from runner.helper.jobs import SWEEP_STEP_S, Job, StartFailed
+from runner.helper.processes import OOM_KILLS, REFUSED_FORKS
 
 WORKERS = 4
 """Requests about files that run at once; more wait for their turn."""
 READ_BYTES = 1024**2
+LONGEST_WAIT_S = 86400.0
+"""A selector takes no time over 24 days; after this one the loop just looks again."""
 OUTSTANDING = 256
 """Requests that may be under way at once; one more is answered with `busy`."""
 WAITING_BYTES = 64 * 1024**2
@@ -65,6 +70,9 @@ class Server:
         self._reconnect = reconnect
         self._facts = facts
         self._family = family
+        self._watch: watch.Watch | None = None
+        """Of the protected files. It outlives conversations: what happens between two is told."""
+        self._requests = {**_REQUESTS, wire.Kind.WATCH: self._start_watch}
         self._selector = selectors.DefaultSelector()
         self._stream: Stream | None = None
         self._decoder: wire.Decoder | None = None
@@ -95,7 +103,7 @@ class Server:
 
     def serve(self) -> NoReturn:
         """Run until the session's time is up; ends the process, and with it the container."""
-        OOM.start()
+        OOM_KILLS.start()
         REFUSED_FORKS.start()
         child_wake, notify = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         signal.signal(signal.SIGCHLD, lambda number, frame: None)
@@ -136,7 +144,7 @@ class Server:
             waits.append(self._expires - now)
         if self._idle_s is not None and not self._busy():
             waits.append(self._used + self._idle_s - now)
-        return max(0.0, min(waits)) if waits else None
+        return max(0.0, min(*waits, LONGEST_WAIT_S)) if waits else None
 
     def _end_if_expired(self, now: float) -> None:
         idle = self._idle_s is not None and now - self._used > self._idle_s
@@ -338,7 +346,7 @@ class Server:
 
     def _run(self, message: wire.Message) -> None:
         try:
-            job = Job(message.call, message, self, self._family)
+            job = Job(message.call, message, self, self._family, self._look)
         except StartFailed as failure:
             self.send(
                 wire.Kind.FAILED,
@@ -428,13 +436,19 @@ class Server:
     # Requests about files.
 
     def _in_worker(self, message: wire.Message) -> None:
+        if self._workers < WORKERS and self._workers <= len(self._cancelled):
+            try:
+                threading.Thread(target=self._worker, daemon=True).start()
+                self._workers += 1
+            except RuntimeError:  # calls have taken all processes or memory that there are
+                if not self._workers:
+                    failure = {"code": "too_many_processes", "detail": "too many processes"}
+                    self.send(wire.Kind.FAILED, message.call, failure)
+                    return
         event = threading.Event()
         self._cancelled[message.call] = event
         self._incoming_bytes += len(message.payload)
         self._work.put(lambda: self._work_on(message, event))
-        if self._workers < WORKERS and self._workers < len(self._cancelled):
-            self._workers += 1
-            threading.Thread(target=self._worker, daemon=True).start()
 
     def _worker(self) -> None:
         while True:
@@ -448,7 +462,7 @@ class Server:
         try:
             if event.is_set():
                 raise files.Failure("cancelled", "cancelled")
-            kind, fields, payload = _REQUESTS[message.kind](message, event)
+            kind, fields, payload = self._requests[message.kind](message, event)
         except files.Failure as failure:
             kind = wire.Kind.FAILED
             fields = {"code": failure.code, "detail": _sendable(failure.detail)}
@@ -472,6 +486,26 @@ class Server:
             del self._cancelled[request.call]
             self.send(kind, request.call, fields, payload)
 
+    # Protected files.
+
+    def _start_watch(
+        self, message: wire.Message, event: threading.Event
+    ) -> tuple[int, dict[str, Any], bytes]:
+        root, patterns = message.fields["root"], message.fields["patterns"]
+        now = self._watch
+        if now is None or (now.root, now.patterns) != (root, patterns):
+            now = self._watch = watch.Watch(root, patterns, before=now)
+        fields = {"directories": now.directories, "complete": now.complete}
+        return wire.Kind.WATCHED, fields, b""
+
+    def _look(self) -> watch.Report:
+        if self._watch is None:
+            return watch.UNSEEN
+        try:
+            return self._watch.look()
+        except Exception:  # an edge: a call that is over must be answered, whatever a look met
+            return watch.UNSEEN
+
 
 def _sendable(detail: str) -> str:
     """A reason as a frame can carry it: of bounded length, and UTF-8 whatever it quotes."""
@@ -479,12 +513,15 @@ def _sendable(detail: str) -> str:
 
 
 def _read(message: wire.Message, event: threading.Event) -> tuple[int, dict[str, Any], bytes]:
-    content = files.read(message.fields["path"], message.fields["limit_bytes"])
+    fields = message.fields
+    limit_bytes = min(fields["limit_bytes"], wire.MAX_PAYLOAD_BYTES)
+    content = files.read(fields["path"], limit_bytes, judged=fields["judged"])
     return wire.Kind.CONTENT, {}, content
 
 
 def _write(message: wire.Message, event: threading.Event) -> tuple[int, dict[str, Any], bytes]:
-    count = files.write(message.fields["path"], message.payload)
+    fields = message.fields
+    count = files.write(fields["path"], message.payload, judged=fields["judged"])
     return wire.Kind.WROTE, {"bytes": count}, b""
 
 
@@ -492,7 +529,11 @@ def _replace(message: wire.Message, event: threading.Event) -> tuple[int, dict[s
     fields = message.fields
     middle = fields["old_bytes"]
     count = files.replace(
-        fields["path"], message.payload[:middle], message.payload[middle:], fields["limit_bytes"]
+        fields["path"],
+        message.payload[:middle],
+        message.payload[middle:],
+        fields["limit_bytes"],
+        judged=fields["judged"],
     )
     return wire.Kind.REPLACED, {"occurrences": count}, b""
 
@@ -507,8 +548,14 @@ def _search(message: wire.Message, event: threading.Event) -> tuple[int, dict[st
         fields["max_matches"],
         fields["max_file_bytes"],
         event.is_set,
+        judged=fields["judged"],
+        hides=search.hider(fields["hidden"]),
     )
     return wire.Kind.FOUND, found, rows
+
+
+def _resolve(message: wire.Message, event: threading.Event) -> tuple[int, dict[str, Any], bytes]:
+    return wire.Kind.RESOLVED, {"path": files.resolve(message.fields["path"])}, b""
 
 
 _REQUESTS: dict[
@@ -518,4 +565,5 @@ _REQUESTS: dict[
     wire.Kind.WRITE: _write,
     wire.Kind.REPLACE: _replace,
     wire.Kind.SEARCH: _search,
+    wire.Kind.RESOLVE: _resolve,
 }

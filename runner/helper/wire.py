@@ -21,7 +21,7 @@ import json
 import struct
 from typing import Any, NamedTuple
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 
 MARKER_BYTES = 16
 MAX_PAYLOAD_BYTES = 16 * 1024**2 + 64 * 1024
@@ -31,6 +31,12 @@ MAX_FIELDS_BYTES = 16 * 1024**2
 MAX_SHORT_FIELDS_BYTES = 64 * 1024
 """Of kinds that carry no command, path or pattern; all of the helper's are such."""
 MAX_FRAME_BYTES = MAX_PAYLOAD_BYTES + MAX_FIELDS_BYTES
+MAX_PATH_BYTES = 4095
+"""The longest path that Linux takes; no resolved one is longer."""
+MAX_TOUCHED = 50
+"""Protected files that one RAN names; it counts the others."""
+MAX_TOUCHED_BYTES = 48 * 1024
+"""How long they may be together as JSON in ASCII, so that a frame and a record have room."""
 OUTPUT_CHUNK_BYTES = 256 * 1024
 """The most output that one frame carries."""
 OUTPUT_WINDOW_BYTES = 1024**2
@@ -66,6 +72,10 @@ class Kind:
     REPLACE = 21
     """Host: the payload is the old bytes, then the new; `old_bytes` says where they meet."""
     SEARCH = 22
+    RESOLVE = 23
+    """Host: where does this path lead? What is judged is the answer."""
+    WATCH = 24
+    """Host: these files are protected; from now on tell what calls do to them."""
     OUTPUT = 32
     """Helper: more output of a running program."""
     RAN = 33
@@ -77,6 +87,8 @@ class Kind:
     FOUND = 37
     FAILED = 38
     """Helper: the request could not be carried out; the last frame of any request."""
+    RESOLVED = 39
+    WATCHED = 40
 
 
 FAILURES = frozenset(
@@ -92,6 +104,7 @@ FAILURES = frozenset(
         "file_too_large",
         "name_too_long",
         "link_loop",
+        "moved",
         "bad_pattern",
         "bad_glob",
         "argument_list_too_long",
@@ -104,6 +117,9 @@ FAILURES = frozenset(
     }
 )
 """Why a request failed. `io` is any other answer of the operating system."""
+
+CHANGES = frozenset({"created", "changed", "removed"})
+"""What may have become of a protected file."""
 
 
 def _is_text(value: Any) -> bool:
@@ -128,6 +144,30 @@ def _is_flag(value: Any) -> bool:
 
 def _is_seconds(value: Any) -> bool:
     return type(value) in (int, float) and 0 <= value < 2**31
+
+
+def _is_resolved(value: Any) -> bool:
+    """Whether a path is absolute and has no empty name, `.` or `..`; links don't show."""
+    if type(value) is not str or not value.startswith("/") or "\0" in value:
+        return False
+    if len(value.encode(errors="surrogatepass")) > MAX_PATH_BYTES:
+        return False
+    return value == "/" or not {"", ".", ".."} & set(value[1:].split("/"))
+
+
+def _is_touched(value: Any) -> bool:
+    """Whether these are pairs of a file and what became of it."""
+    return type(value) is list and len(value) <= MAX_TOUCHED and all(map(_is_change, value))
+
+
+def _is_change(value: Any) -> bool:
+    if type(value) is not list or len(value) != 2 or not all(type(item) is str for item in value):
+        return False
+    path, change = value
+    # Bytes that are no UTF-8 are U+FFFD here, so the length is that of characters.
+    if not path.startswith("/") or "\0" in path or len(path) > MAX_PATH_BYTES:
+        return False
+    return change in CHANGES and not {"", ".", ".."} & set(path[1:].split("/"))
 
 
 def _is_texts(value: Any) -> bool:
@@ -175,14 +215,28 @@ SCHEMA: dict[int, dict[str, Any]] = {
         "spill_after_bytes": _is_count,
         "spill_limit_bytes": _is_count,
         "background": _one_of("keep", "kill"),
+        # Whether RAN is to tell what happened to protected files; WATCH says which these are.
+        "watch": _is_flag,
     },
     Kind.CANCEL: {},
     Kind.CREDIT: {"bytes": _is_count},
-    Kind.READ: {"path": _is_text, "limit_bytes": _is_count},
-    Kind.WRITE: {"path": _is_text},
-    Kind.REPLACE: {"path": _is_text, "old_bytes": _is_count, "limit_bytes": _is_count},
+    # A path that was judged is where to act, without following any link; else it is `path`.
+    Kind.READ: {"path": _is_text, "judged": _or_none(_is_resolved), "limit_bytes": _is_count},
+    Kind.WRITE: {"path": _is_text, "judged": _or_none(_is_resolved)},
+    Kind.REPLACE: {
+        "path": _is_text,
+        "judged": _or_none(_is_resolved),
+        "old_bytes": _is_count,
+        "limit_bytes": _is_count,
+    },
+    Kind.RESOLVE: {"path": _is_text},
+    # RE2 over whole paths below `root`, as `watch.fold` makes them.
+    Kind.WATCH: {"root": _is_resolved, "patterns": _is_texts},
     Kind.SEARCH: {
         "path": _is_text,
+        "judged": _or_none(_is_resolved),
+        # RE2 over the resolved paths of files: those that match are passed over.
+        "hidden": _is_texts,
         "pattern": _is_text,
         "ignore_case": _is_flag,
         "include": _is_text,
@@ -201,6 +255,12 @@ SCHEMA: dict[int, dict[str, Any]] = {
         "output_bytes": _is_count,
         "spill_path": _or_none(_is_text),
         "spill_bytes": _is_count,
+        # Protected files that were created, changed or removed since the last such answer: the
+        # first of them, how many there are, and whether everything was looked at. None: nobody
+        # asked.
+        "touched": _is_touched,
+        "touched_count": _is_count,
+        "touched_complete": _or_none(_is_flag),
     },
     Kind.CONTENT: {},
     Kind.WROTE: {"bytes": _is_count},
@@ -213,7 +273,10 @@ SCHEMA: dict[int, dict[str, Any]] = {
         "skipped_binary": _is_count,
         "skipped_unreadable": _is_count,
         "skipped_special": _is_count,
+        "skipped_hidden": _is_count,
     },
+    Kind.RESOLVED: {"path": _is_resolved},
+    Kind.WATCHED: {"directories": _is_count, "complete": _is_flag},
     Kind.FAILED: {
         "code": lambda value: type(value) is str and value in FAILURES,
         "detail": _is_text,
@@ -231,6 +294,8 @@ FROM_HOST = frozenset(
         Kind.WRITE,
         Kind.REPLACE,
         Kind.SEARCH,
+        Kind.RESOLVE,
+        Kind.WATCH,
     }
 )
 FROM_HELPER = frozenset(
@@ -243,13 +308,28 @@ FROM_HELPER = frozenset(
         Kind.WROTE,
         Kind.REPLACED,
         Kind.FOUND,
+        Kind.RESOLVED,
+        Kind.WATCHED,
         Kind.FAILED,
     }
 )
-FINAL = frozenset({Kind.RAN, Kind.CONTENT, Kind.WROTE, Kind.REPLACED, Kind.FOUND, Kind.FAILED})
+FINAL = frozenset(
+    {
+        Kind.RAN,
+        Kind.CONTENT,
+        Kind.WROTE,
+        Kind.REPLACED,
+        Kind.FOUND,
+        Kind.RESOLVED,
+        Kind.WATCHED,
+        Kind.FAILED,
+    }
+)
 """Kinds that end the request they answer."""
 
-_LONG_FIELDS = frozenset({Kind.RUN, Kind.READ, Kind.WRITE, Kind.REPLACE, Kind.SEARCH})
+_LONG_FIELDS = frozenset(
+    {Kind.RUN, Kind.READ, Kind.WRITE, Kind.REPLACE, Kind.SEARCH, Kind.RESOLVE, Kind.WATCH}
+)
 _PAYLOADS = {
     Kind.RUN: MAX_PAYLOAD_BYTES,
     Kind.WRITE: MAX_PAYLOAD_BYTES,

@@ -48,6 +48,15 @@ class ToolContext:
     limits: ToolLimits = ToolLimits()
     environment: Mapping[str, str] = field(default_factory=dict)
     """The session's variables for programs, on top of the container's own."""
+    judged: str | None = None
+    """Where the argument `path` leads, as the policy judged it. A tool that touches that file
+    hands this to the sandbox, which then acts there and follows no link. None: no rule looks
+    at paths."""
+    hidden: tuple[str, ...] = ()
+    """RE2 over resolved paths of files: those that a search passes over, whatever its root."""
+    watch: tuple[str, ...] = ()
+    """RE2 over whole paths in lower case: the files that are protected. A tool that runs a
+    program hands this to the sandbox, and tells in `Outcome.details` what became of them."""
 
 
 class Tool(Protocol):

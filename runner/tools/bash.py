@@ -3,7 +3,7 @@
 import codecs
 from typing import Any
 
-from runner.answers import RequestFailed, RunResult
+from runner.answers import RequestFailed, RunResult, Touched
 from runner.model import Outcome, Status, Truncation
 from runner.tools.base import (
     SystemText,
@@ -60,7 +60,8 @@ class BashTool(Tool):
         """Run the command.
 
         `details`, where they apply: `background` processes that the command left running,
-        `oom_killed`, and `undecodable_bytes` of the output that are U+FFFD now.
+        `oom_killed`, and `undecodable_bytes` of the output that are U+FFFD now; and what became
+        of protected files, see `protected`.
         """
         try:
             result = await context.sandbox.run(
@@ -70,6 +71,7 @@ class BashTool(Tool):
                 output_limit_bytes=context.limits.output_limit_bytes,
                 on_output=context.on_output,
                 background=context.limits.background,
+                watch=context.watch,
             )
         except RequestFailed as failure:
             return failed(f"bash: fork/exec /bin/sh: {failure.detail}")
@@ -82,6 +84,7 @@ class BashTool(Tool):
             details["oom_killed"] = True
         if undecodable:
             details["undecodable_bytes"] = undecodable
+        details |= protected(result.touched)
         return Outcome(
             output=output,
             error=error,
@@ -91,6 +94,23 @@ class BashTool(Tool):
             background=result.background,
             details=details,
         )
+
+
+def protected(touched: Touched) -> dict[str, Any]:
+    """What became of protected files, as facts for `Outcome.details`; none where nothing did.
+
+    `protected`: a `path` and a `change` each, which is `created`, `changed` or `removed`.
+    `protected_count`: how many there are altogether, where these are not all.
+    `protected_incomplete`: there may be more, that nobody has looked at yet.
+    """
+    details: dict[str, Any] = {}
+    if touched.files:
+        details["protected"] = [{"path": path, "change": change} for path, change in touched.files]
+    if touched.count > len(touched.files):
+        details["protected_count"] = touched.count
+    if not touched.complete:
+        details["protected_incomplete"] = True
+    return details
 
 
 def _verdict(result: RunResult, timeout_s: float) -> tuple[Status, str | None, int | None]:

@@ -56,6 +56,7 @@ class EditTool(Tool):
                 input.old_string.encode(),
                 input.new_string.encode(),
                 limit_bytes=context.limits.read_limit_bytes,
+                judged=context.judged,
             )
         except RequestFailed as failure:
             half = "write" if failure.code in _WHILE_WRITING else "read"

@@ -45,9 +45,9 @@ class GrepTool(Tool):
 
         `details` counts: `matches`, `files` that were searched, and those passed over:
         `skipped_large`, `skipped_binary` (left at a NUL), `skipped_unreadable`,
-        `skipped_special` (FIFOs, devices, links that lead out of the directory). Where there
-        is nothing at `path`, nothing matches, as in the reference; `details["missing"]` is
-        then true.
+        `skipped_special` (FIFOs, devices, links that lead out of the directory),
+        `skipped_hidden` (where a rule of the policy denies the path). Where there is nothing
+        at `path`, nothing matches, as in the reference; `details["missing"]` is then true.
         """
         try:
             found = await context.sandbox.search(
@@ -57,6 +57,8 @@ class GrepTool(Tool):
                 include=input.include,
                 max_matches=context.limits.grep_max_matches,
                 max_file_bytes=context.limits.grep_max_file_bytes,
+                judged=context.judged,
+                hidden=context.hidden,
             )
         except RequestFailed as failure:
             if failure.code in _NOTHING_THERE:
@@ -74,6 +76,7 @@ class GrepTool(Tool):
             "skipped_binary": found.skipped_binary,
             "skipped_unreadable": found.skipped_unreadable,
             "skipped_special": found.skipped_special,
+            "skipped_hidden": found.skipped_hidden,
         }
         if undecodable:
             details["undecodable_bytes"] = undecodable

@@ -33,7 +33,9 @@ class ReadTool(Tool):
         """
         try:
             content = await context.sandbox.read(
-                input.path, limit_bytes=context.limits.read_limit_bytes
+                input.path,
+                limit_bytes=context.limits.read_limit_bytes,
+                judged=context.judged,
             )
         except RequestFailed as failure:
             return failed(f"read: open {input.path}: {failure.detail}")

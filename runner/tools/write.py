@@ -27,7 +27,9 @@ class WriteTool(Tool):
     async def execute(self, context: ToolContext, input: WriteInput, /) -> Outcome:
         """Write the file; after an error its old content is still there."""
         try:
-            count = await context.sandbox.write(input.path, input.content.encode())
+            count = await context.sandbox.write(
+                input.path, input.content.encode(), judged=context.judged
+            )
         except RequestFailed as failure:
             return failed(f"write: open {input.path}: {failure.detail}")
         return Outcome(output=f"wrote {count} bytes to {input.path}")

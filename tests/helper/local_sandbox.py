@@ -28,16 +28,27 @@ class LocalSandbox:
     """What tools use of `runner.sandbox.Sandbox`."""
 
     def __init__(self, workspace: Path):
-        self._workspace = str(workspace)
+        self._workspace = str(workspace.resolve())  # no link stands in what is judged
 
-    async def read(self, path: str, *, limit_bytes: int) -> bytes:
-        return _asked(lambda: files.read(self._there(path), limit_bytes))
+    async def resolve(self, path: str) -> str:
+        return self._back(_asked(lambda: files.resolve(self._there(path))).encode()).decode()
 
-    async def write(self, path: str, content: bytes) -> int:
-        return _asked(lambda: files.write(self._there(path), content))
+    async def read(self, path: str, *, limit_bytes: int, judged: str | None = None) -> bytes:
+        return _asked(
+            lambda: files.read(self._there(path), limit_bytes, judged=self._judged(judged))
+        )
 
-    async def replace(self, path: str, old: bytes, new: bytes, *, limit_bytes: int) -> int:
-        return _asked(lambda: files.replace(self._there(path), old, new, limit_bytes))
+    async def write(self, path: str, content: bytes, *, judged: str | None = None) -> int:
+        return _asked(lambda: files.write(self._there(path), content, judged=self._judged(judged)))
+
+    async def replace(
+        self, path: str, old: bytes, new: bytes, *, limit_bytes: int, judged: str | None = None
+    ) -> int:
+        return _asked(
+            lambda: files.replace(
+                self._there(path), old, new, limit_bytes, judged=self._judged(judged)
+            )
+        )
 
     async def search(
         self,
@@ -48,7 +59,10 @@ class LocalSandbox:
         include: str,
         max_matches: int,
         max_file_bytes: int,
+        judged: str | None = None,
+        hidden: Sequence[str] = (),
     ) -> SearchResult:
+        hides = search.hider(hidden) or (lambda path: False)
         fields, rows = _asked(
             lambda: search.search(
                 self._there(path),
@@ -58,6 +72,8 @@ class LocalSandbox:
                 max_matches,
                 max_file_bytes,
                 lambda: False,
+                judged=self._judged(judged),
+                hides=lambda path: hides(self._back(path)),
             )
         )
         return SearchResult(rows=self._back(rows), **fields)
@@ -73,7 +89,9 @@ class LocalSandbox:
         output_limit_bytes: int = DEFAULT_OUTPUT_LIMIT_BYTES,
         on_output: OnOutput | None = None,
         background: Literal["keep", "kill"] = "keep",
+        watch: tuple[str, ...] = (),
     ) -> RunResult:
+        assert not watch, "a local sandbox watches no files"
         started = time.monotonic()
         argv = ["/bin/sh", "-c", command] if isinstance(command, str) else list(command)
         process = await asyncio.create_subprocess_exec(
@@ -123,6 +141,9 @@ class LocalSandbox:
         if path == WORKSPACE or path.startswith(f"{WORKSPACE}/"):
             return self._workspace + path.removeprefix(WORKSPACE)
         return path
+
+    def _judged(self, path: str | None) -> str | None:
+        return None if path is None else self._there(path)
 
     def _back(self, data: bytes) -> bytes:
         return data.replace(self._workspace.encode(), WORKSPACE.encode())

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -158,7 +158,7 @@ class TestRead:
         os.mkfifo(tmp_path / "f")
         (tmp_path / "regular").touch()
         regular = os.stat(tmp_path / "regular")
-        monkeypatch.setattr(os, "stat", lambda name: regular)
+        monkeypatch.setattr(os, "stat", lambda name, **_: regular)
         with failure("not_regular"):
             files.read(f"{tmp_path}/f", MiB)
 
@@ -174,11 +174,20 @@ class TestRead:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         os.mkfifo(tmp_path / "f")
-        monkeypatch.delattr(os, "open")
+        opened: list[bytes] = []
+        real_open = os.open
+
+        def watched_open(name: bytes, flags: int, **options: int) -> int:
+            opened.append(name)
+            return real_open(name, flags, **options)
+
+        monkeypatch.setattr(os, "open", watched_open)
         with failure("not_regular"):
             files.read(f"{tmp_path}/f", MiB)
+        assert opened == []
         with failure("not_regular"):
             files.write("/dev/null", b"x")
+        assert opened == [b"/", b"dev"]
 
     def test_names_what_is_wrong_as_the_system_does(self, tmp_path: Path) -> None:
         (tmp_path / "f").touch()
@@ -419,13 +428,13 @@ class TestWrite:
             files.write(f"{tmp_path}/f/x", b"x")
         with failure("not_directory"):
             files.write(f"{tmp_path}/f/x/y", b"x")
-        with failure("not_directory"):
+        with failure("not_found"):
             files.write(f"{tmp_path}/none/../f/x", b"x")
         assert names(tmp_path) == ["f"]
 
     def test_does_not_make_directories_where_a_link_points_at_nothing(self, tmp_path: Path) -> None:
         (tmp_path / "link").symlink_to("none")
-        with failure("exists", "file exists"):
+        with failure("not_found"):
             files.write(f"{tmp_path}/link/f", b"x")
         assert names(tmp_path) == ["link"]
 
@@ -601,6 +610,297 @@ class TestReplace:
             files.replace(f"{tmp_path}", b"a", b"b", MiB)
         with failure("file_too_large"):
             files.replace(f"{tmp_path}/large", b"a", b"b", 99)
+
+
+class TestResolve:
+    @pytest.fixture
+    def root(self, tmp_path: Path) -> Path:
+        """A directory with `d/e/f` and links to its parts."""
+        (tmp_path / "d/e").mkdir(parents=True)
+        (tmp_path / "d/e/f").write_text("f")
+        os.mkfifo(tmp_path / "fifo")
+        for name, target in {
+            "to-d": "d",
+            "d/to-f": "e/f",
+            "d/e/up": "..",
+            "absolute": f"{tmp_path}/d/e",
+            "chain": "to-chain",
+            "to-chain": "to-d/e",
+            "slash": "d/",
+            "root": "/",
+            "dangling": "d/new",
+            "dangling-slash": "d/new/",
+            "nowhere": "none/new",
+            "a": "b",
+            "b": "a",
+        }.items():
+            (tmp_path / name).symlink_to(target)
+        return tmp_path
+
+    @pytest.mark.parametrize(
+        ("path", "leads_to"),
+        [
+            ("", ""),
+            ("/", ""),
+            ("/d/e/f", "/d/e/f"),
+            ("//d///e/f", "/d/e/f"),
+            ("/./d/./e/./f", "/d/e/f"),
+            ("/d/e/", "/d/e"),
+            ("/d/e/.", "/d/e"),
+            ("/d/e/..", "/d"),
+            ("/d/e/../../d/to-f", "/d/e/f"),
+            ("/fifo", "/fifo"),
+            # Links: first, in the middle, last, several, and what `..` behind one means.
+            ("/to-d/e/f", "/d/e/f"),
+            ("/d/to-f", "/d/e/f"),
+            ("/d/e/up", "/d"),
+            ("/d/e/up/e/up/to-f", "/d/e/f"),
+            ("/absolute/f", "/d/e/f"),
+            ("/chain/f", "/d/e/f"),
+            ("/slash/e", "/d/e"),
+            ("/slash", "/d"),
+            ("/absolute/..", "/d"),
+            ("/absolute/../../fifo", "/fifo"),
+            ("/to-d/", "/d"),
+            # What is missing.
+            ("/none", "/none"),
+            ("/none/", "/none"),
+            ("/none/./x//y", "/none/x/y"),
+            ("/to-d/none/x", "/d/none/x"),
+            ("/dangling", "/d/new"),
+            ("/to-d/../dangling", "/d/new"),
+            ("/" + "x" * 255, "/" + "x" * 255),
+            ("/d/a\nb \N{EURO SIGN}", "/d/a\nb \N{EURO SIGN}"),
+        ],
+    )
+    def test_finds_where_a_path_leads(self, root: Path, path: str, leads_to: str) -> None:
+        assert files.resolve(f"{root}{path}") == f"{root}{leads_to}"
+        if os.path.exists(f"{root}{path}"):
+            assert os.path.samefile(f"{root}{path}", f"{root}{leads_to}")
+
+    @pytest.mark.parametrize(
+        ("path", "code"),
+        [
+            ("/d/e/f/", "not_directory"),
+            ("/d/e/f/.", "not_directory"),
+            ("/d/e/f/..", "not_directory"),
+            ("/d/e/f/x", "not_directory"),
+            ("/d/to-f/", "not_directory"),
+            ("/d/to-f/x", "not_directory"),
+            ("/fifo/x", "not_directory"),
+            ("/none/..", "not_found"),
+            ("/none/../d/e/f", "not_found"),
+            ("/none/x/../y", "not_found"),
+            ("/none/.", "not_found"),
+            ("/nowhere", "not_found"),
+            ("/dangling/x", "not_found"),
+            ("/dangling/..", "not_found"),
+            ("/dangling-slash", "not_found"),
+            ("/a", "link_loop"),
+            ("/a/x", "link_loop"),
+            ("/" + "x" * 256, "name_too_long"),
+            ("/none/" + "x" * 256, "name_too_long"),
+            ("/a" * 2048, "name_too_long"),
+            ("/d\0", "io"),
+        ],
+    )
+    def test_fails_where_the_kernel_gets_nowhere(self, root: Path, path: str, code: str) -> None:
+        with failure(code):
+            files.resolve(f"{root}{path}")
+        if not path.endswith("/"):
+            with failure(code):
+                files.write(f"{root}{path}", b"")
+
+    def test_follows_as_many_links_as_the_kernel(self, tmp_path: Path) -> None:
+        (tmp_path / "0").write_text("f")
+        for number in range(1, 42):
+            (tmp_path / f"{number}").symlink_to(f"{number - 1}")
+        assert files.resolve(f"{tmp_path}/40") == f"{tmp_path}/0"
+        assert files.read(f"{tmp_path}/40", MiB) == b"f"
+        for request in (files.resolve, lambda path: files.read(path, MiB)):
+            with failure("link_loop"):
+                request(f"{tmp_path}/41")
+
+    def test_takes_paths_as_long_as_the_kernel_and_makes_none_longer(self, tmp_path: Path) -> None:
+        short = "/w" * ((wire.MAX_PATH_BYTES - len(str(tmp_path))) // 2)
+        assert files.resolve(f"{tmp_path}{short}") == f"{tmp_path}{short}"
+        (tmp_path / "l").symlink_to("x" * 200)
+        (tmp_path / ("x" * 200)).mkdir()
+        with failure("name_too_long"):
+            files.resolve(f"{tmp_path}/l{short[:-10]}")
+
+    def test_is_refused_where_it_may_not_enter(self, open_directory: Path) -> None:
+        (open_directory / "closed/d").mkdir(parents=True)
+        (open_directory / "link").symlink_to("closed/d")
+        (open_directory / "closed").chmod(0)
+        with as_somebody_else():
+            assert files.resolve(f"{open_directory}/closed") == f"{open_directory}/closed"
+            for path in ("closed/d", "closed/none", "closed/..", "closed/.", "link"):
+                with failure("permission_denied"):
+                    files.resolve(f"{open_directory}/{path}")
+
+    def test_takes_no_name_that_is_not_utf_8(self, tmp_path: Path) -> None:
+        name = os.fsencode(tmp_path) + b"/\xff"
+        os.mkdir(name)
+        os.symlink(b"\xff/f", os.fsencode(tmp_path) + b"/link")
+        with failure("io", "not UTF-8"):
+            files.resolve(f"{tmp_path}/link")
+
+    def test_says_of_links_of_proc_what_they_say(self, tmp_path: Path) -> None:
+        with (tmp_path / "f").open("w") as file, socket.socket(socket.AF_UNIX) as connection:
+            own = f"/proc/{os.getpid()}"
+            assert files.resolve("/proc/self/root/proc") == "/proc"
+            assert files.resolve("/proc/self/cwd") == os.getcwd()
+            assert files.resolve(f"/proc/self/fd/{file.fileno()}") == f"{tmp_path}/f"
+            leads_to = files.resolve(f"/proc/self/fd/{connection.fileno()}")
+            assert leads_to.startswith(f"{own}/fd/socket:[")
+            (tmp_path / "f").unlink()
+            leads_to = files.resolve(f"/proc/self/fd/{file.fileno()}")
+            assert leads_to == f"{tmp_path}/f (deleted)"
+
+
+def read_there(judged: str) -> bytes:
+    return files.read("/not/asked/for", MiB, judged=judged)
+
+
+def write_there(judged: str) -> int:
+    return files.write("/not/asked/for", b"new", judged=judged)
+
+
+def replace_there(judged: str) -> int:
+    return files.replace("/not/asked/for", b"old", b"new", MiB, judged=judged)
+
+
+THERE = (read_there, write_there, replace_there)
+
+
+class TestJudged:
+    def test_is_where_is_acted_whatever_the_path_says(self, tmp_path: Path) -> None:
+        (tmp_path / "f").write_text("old")
+        assert read_there(f"{tmp_path}/f") == b"old"
+        assert replace_there(f"{tmp_path}/f") == 1
+        assert read_there(f"{tmp_path}/f") == b"new"
+        assert write_there(f"{tmp_path}/d/e/g") == 3
+        assert (tmp_path / "d/e/g").read_bytes() == b"new"
+        assert mode(tmp_path / "d/e") == 0o755
+        assert mode(tmp_path / "d/e/g") == 0o644
+        assert names(tmp_path) == ["d", "f"]
+
+    @pytest.mark.parametrize("request_there", THERE)
+    @pytest.mark.parametrize("link", ["a", "a/b", "a/b/c", "a/b/c/f"])
+    @pytest.mark.parametrize("dangles", [False, True])
+    def test_follows_no_link_anywhere(
+        self, tmp_path: Path, request_there: Callable[[str], object], link: str, dangles: bool
+    ) -> None:
+        (tmp_path / "a/b/c").mkdir(parents=True)
+        (tmp_path / "a/b/c/f").write_text("old")
+        (tmp_path / link).rename(tmp_path / "moved")
+        (tmp_path / link).symlink_to("/none" if dangles else tmp_path / "moved")
+        before = tree(tmp_path)
+        with failure("moved", "a link took the place"):
+            request_there(f"{tmp_path}/a/b/c/f")
+        assert tree(tmp_path) == before
+
+    @pytest.mark.parametrize("request_there", THERE)
+    @pytest.mark.parametrize("path", ["/proc/self/status", "/proc/1/root/etc/passwd"])
+    def test_follows_no_link_of_proc(
+        self, path: str, request_there: Callable[[str], object]
+    ) -> None:
+        with failure("moved" if request_there is read_there else "permission_denied"):
+            request_there(path)
+
+    @pytest.mark.parametrize("request_there", THERE)
+    def test_says_what_is_wrong_as_ever(
+        self, tmp_path: Path, request_there: Callable[[str], object]
+    ) -> None:
+        (tmp_path / "f").touch()
+        (tmp_path / "d").mkdir()
+        os.mkfifo(tmp_path / "fifo")
+        with failure("not_directory"):
+            request_there(f"{tmp_path}/f/x")
+        with failure("not_directory"):
+            request_there(f"{tmp_path}/f/x/y")
+        with failure("is_directory"):
+            request_there(f"{tmp_path}/d")
+        with failure("is_directory"):
+            request_there("/")
+        with failure("not_regular"):
+            request_there(f"{tmp_path}/fifo")
+        with failure("not_regular"):
+            request_there("/dev/null")
+        with failure("name_too_long"):
+            request_there(f"{tmp_path}/{'x' * 256}")
+        if request_there is not write_there:
+            with failure("not_found"):
+                request_there(f"{tmp_path}/none")
+            with failure("not_found"):
+                request_there(f"{tmp_path}/none/f")
+        assert names(tmp_path) == ["d", "f", "fifo"]
+
+    @pytest.mark.parametrize("request_there", [write_there, replace_there])
+    @pytest.mark.parametrize("moment", ["open", "rename"])
+    def test_a_swap_after_the_directory_was_opened_redirects_nothing(
+        self,
+        tmp_path: Path,
+        request_there: Callable[[str], object],
+        moment: str,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        for name in ("d", "elsewhere"):
+            (tmp_path / name).mkdir()
+            (tmp_path / name / "f").write_text("old")
+        real = getattr(os, moment)
+
+        def swap_first(name: bytes, *arguments: object, **options: object) -> object:
+            if name.startswith(b".runner-"):
+                monkeypatch.undo()
+                (tmp_path / "d").rename(tmp_path / "was-d")
+                (tmp_path / "d").symlink_to("elsewhere")
+            return real(name, *arguments, **options)
+
+        monkeypatch.setattr(os, moment, swap_first)
+        request_there(f"{tmp_path}/d/f")
+        assert (tmp_path / "elsewhere/f").read_text() == "old"
+        assert (tmp_path / "was-d/f").read_text() == "new"
+        assert names(tmp_path / "elsewhere") == names(tmp_path / "was-d") == ["f"]
+
+    @pytest.mark.parametrize("request_there", THERE)
+    def test_a_link_that_takes_the_place_of_the_file_it_looked_at_is_not_followed(
+        self,
+        tmp_path: Path,
+        request_there: Callable[[str], object],
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        (tmp_path / "secret").write_text("old")
+        (tmp_path / "f").symlink_to("secret")
+        seen = os.stat(tmp_path / "secret")
+
+        def sees_a_file(name: bytes, **options: object) -> os.stat_result:
+            monkeypatch.undo()
+            return seen
+
+        monkeypatch.setattr(os, "stat", sees_a_file)
+        with failure("moved"):
+            request_there(f"{tmp_path}/f")
+        assert (tmp_path / "secret").read_text() == "old"
+
+    def test_leaves_no_descriptor_open(self, tmp_path: Path) -> None:
+        (tmp_path / "f").write_text("old")
+        (tmp_path / "link").symlink_to("f")
+        before = os.listdir("/proc/self/fd")
+        for request_there in THERE:
+            request_there(f"{tmp_path}/f")
+            for path in ("link", "link/x", "f/x/y", "none/" + "x" * 256):
+                with contextlib.suppress(Failure):
+                    request_there(f"{tmp_path}/{path}")
+        assert os.listdir("/proc/self/fd") == before
+
+
+def tree(root: Path) -> dict[str, tuple[int, int]]:
+    return {
+        str(path): (path.lstat().st_ino, path.lstat().st_mtime_ns)
+        for path in [root, *root.rglob("*")]
+    }
 
 
 def test_every_code_is_known_to_the_protocol() -> None:

@@ -4,6 +4,7 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import re2
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runner.helper import search, wire
+from runner.helper import files, search, wire
 from runner.helper.files import Failure
 
 MiB = 1024**2
@@ -37,6 +38,8 @@ def grep(
     include: str = "",
     max_matches: int = 200,
     max_file_bytes: int = 4 * MiB,
+    judged: str | None = None,
+    hidden: Sequence[str] = (),
 ) -> Found:
     fields, rows = search.search(
         f"{root}{path}",
@@ -46,6 +49,8 @@ def grep(
         max_matches,
         max_file_bytes,
         lambda: False,
+        judged=judged,
+        hides=search.hider(hidden),
     )
     wire.encode(wire.Kind.FOUND, 1, fields, rows)  # the helper sends it like this
     return Found(root, fields, rows)
@@ -179,7 +184,7 @@ class TestWhichFiles:
             return real_open(name, flags)
 
         def forbidding_scandir(name: bytes) -> Any:
-            if name.endswith(b"/d"):
+            if name.endswith(b"/d/"):
                 raise PermissionError(13, "Permission denied")
             return real_scandir(name)
 
@@ -225,6 +230,124 @@ class TestWhichFiles:
             subprocess.run(["rm", "-rf", tmp_path / ("d" * 200)], check=True)
         assert found.lines == [b"/t:1: x"]
         assert found.fields["skipped_unreadable"] == 1
+
+
+class TestJudged:
+    def test_finds_the_same_and_says_it_in_the_same_words(self, tmp_path: Path) -> None:
+        root = tmp_path / "root"
+        fill(root, "f", "a/b/c/f", "a/b/d/f", "a/z", "e/f", ".git/f", "\n", "out/t", "large")
+        fill(tmp_path, "outside")
+        (root / "large").write_text("x" * 1000)
+        (root / os.fsdecode(b"\xff")).write_text("x\n")
+        (root / "a/b/to-z").symlink_to("../z")
+        (root / "a/out").symlink_to("../../outside")
+        (root / "a/directory").symlink_to("b")
+        (tmp_path / "link").symlink_to("root")
+        os.mkfifo(root / "fifo")
+        for path in ("/root", "/root/", "//root/./a/..", "/link/", "/link", "/root/f", "/link/f"):
+            judged = files.resolve(f"{tmp_path}{path}")
+            usual = grep(tmp_path, "x", path=path, max_file_bytes=100)
+            found = grep(tmp_path, "x", path=path, max_file_bytes=100, judged=judged)
+            assert (found.lines, found.fields) == (usual.lines, usual.fields)
+            assert found.lines or path == "/link"
+
+    def test_is_where_is_searched(self, tmp_path: Path) -> None:
+        fill(tmp_path, "a/f", "b/g")
+        found = grep(tmp_path, "x", path="/a", judged=f"{tmp_path}/b")
+        assert found.lines == [b"/a/g:1: x"]
+
+    def test_finds_the_root_of_all(self, tmp_path: Path) -> None:
+        fields, rows = search.search(
+            "/", "nobody", False, "passwd", 1, MiB, lambda: False, judged="/"
+        )
+        assert rows.startswith(b"/etc/passwd:")
+        assert fields["truncated"]
+
+    @pytest.mark.parametrize("path", ["/a/", "/a/b/", "/a/b/f"])
+    def test_follows_no_link_to_its_root(self, tmp_path: Path, path: str) -> None:
+        fill(tmp_path, "real/b/f")
+        (tmp_path / "a").symlink_to("real")
+        assert grep(tmp_path, "x", path=path).fields["matches"] == 1
+        failed = failing(tmp_path, path=path, judged=f"{tmp_path}{path.rstrip('/')}")
+        assert failed.code == "moved"
+
+    @pytest.mark.parametrize("judged", [False, True])
+    @pytest.mark.parametrize("moment", ["scandir", "open"])
+    def test_a_directory_that_becomes_a_link_leads_nowhere(
+        self, tmp_path: Path, judged: bool, moment: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Unless nothing was judged: then this is how somebody gets out."""
+        root = tmp_path / "root"
+        fill(root, "a/b/f", "a/g")
+        fill(tmp_path, "outside/b/f", text="x outside\n")
+        real = getattr(os, moment)
+        listed: list[object] = []
+
+        def swap_first(name: Any, *arguments: Any, **options: Any) -> Any:
+            listed.append(name)
+            if len(listed) == 3 if moment == "scandir" else os.path.basename(name) == b"f":
+                monkeypatch.undo()
+                (root / "a").rename(root / "was-a")
+                (root / "a").symlink_to("../outside")
+            return real(name, *arguments, **options)
+
+        monkeypatch.setattr(os, moment, swap_first)
+        found = grep(root, "x", judged=str(root) if judged else None)
+        assert listed
+        assert (root / "a").is_symlink()
+        assert (b"outside" in found.rows) != judged
+
+    def test_leaves_no_descriptor_open(self, tmp_path: Path) -> None:
+        fill(tmp_path, "a/b/f", "c/d")
+        (tmp_path / "a/closed").symlink_to("none")
+        before = os.listdir("/proc/self/fd")
+        grep(tmp_path, "x", judged=str(tmp_path))
+        failing(tmp_path, path="/a/b", judged=f"{tmp_path}/a/closed")
+        failing(tmp_path, "(", judged=str(tmp_path))
+        assert os.listdir("/proc/self/fd") == before
+
+
+class TestHidden:
+    def test_files_are_passed_over_and_counted(self, tmp_path: Path) -> None:
+        fill(tmp_path, "a/secret", "a/f", "b/secret/f", "b/g")
+        found = grep(tmp_path, "x", judged=str(tmp_path), hidden=[r"/secret(/|\z)", r"\A/b"])
+        assert found.lines == [b"/a/f:1: x", b"/b/g:1: x"]
+        assert found.fields["skipped_hidden"] == 2
+        assert found.fields["files"] == 2
+
+    def test_are_so_by_where_they_are_and_not_by_a_link(self, tmp_path: Path) -> None:
+        fill(tmp_path, "real/secret", "real/open")
+        (tmp_path / "real/a").symlink_to("secret")
+        (tmp_path / "real/secretive").symlink_to("open")
+        (tmp_path / "link").symlink_to("real")
+        hidden = [f"\\A{tmp_path}/real/secret.*"]
+        for judged in (f"{tmp_path}/real", None):
+            found = grep(tmp_path, "x", path="/link/", judged=judged, hidden=hidden)
+            assert found.lines == [b"/link/open:1: x", b"/link/secretive:1: x"]
+            assert found.fields["skipped_hidden"] == 2
+
+    def test_holds_for_a_root_that_is_a_file(self, tmp_path: Path) -> None:
+        fill(tmp_path, "secret")
+        (tmp_path / "link").symlink_to("secret")
+        for path in ("/secret", "/link"):
+            found = grep(tmp_path, "x", path=path, hidden=["secret$"])
+            assert (found.lines, found.fields["skipped_hidden"]) == ([], 1)
+
+    def test_counts_only_what_would_have_been_searched(self, tmp_path: Path) -> None:
+        fill(tmp_path, "a.py", "a.txt", "node_modules/a.py")
+        found = grep(tmp_path, "x", include="*.py", hidden=["."])
+        assert (found.lines, found.fields["skipped_hidden"]) == ([], 1)
+
+    @pytest.mark.parametrize("name", [b"\xff", b"\xe2\x82", b"a\nb", "\N{EURO SIGN}".encode()])
+    def test_no_name_gets_round_a_pattern(self, tmp_path: Path, name: bytes) -> None:
+        directory = tmp_path / "secret"
+        directory.mkdir()
+        (directory / os.fsdecode(name)).write_text("x\n")
+        found = grep(tmp_path, "x", hidden=[r"(?s:\A(?:/[^/]+)*/secret(?:/.*)?\z)"])
+        assert (found.lines, found.fields["skipped_hidden"]) == ([], 1)
+
+    def test_by_a_bad_pattern_is_refused(self, tmp_path: Path) -> None:
+        assert failing(tmp_path, hidden=["a", "("]).code == "bad_pattern"
 
 
 class TestWhichLines:

@@ -18,6 +18,9 @@ def call(
     timeout_s: float = 60.0,
     on_output: Callable[[bytes], Awaitable[None]] | None = None,
     environment: Mapping[str, str] | None = None,
+    judged: str | None = None,
+    hidden: tuple[str, ...] = (),
+    watch: tuple[str, ...] = (),
 ) -> Outcome:
     """Decode and execute; an invalid input is an outcome, too."""
     try:
@@ -38,6 +41,9 @@ def call(
         on_output=on_output,
         limits=limits or ToolLimits(),
         environment=environment or {},
+        judged=judged,
+        hidden=hidden,
+        watch=watch,
     )
     return asyncio.run(_execute(tool, context, decoded.input))
 

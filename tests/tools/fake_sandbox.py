@@ -38,8 +38,14 @@ def found(rows: bytes = b"", **changes: Any) -> SearchResult:
         "skipped_binary": 0,
         "skipped_unreadable": 0,
         "skipped_special": 0,
+        "skipped_hidden": 0,
     }
     return SearchResult(**(fields | changes))
+
+
+def _said(judged: str | None) -> tuple[str, ...]:
+    """What a request says of a path that was judged: nothing where none was."""
+    return () if judged is None else (f"judged {judged}",)
 
 
 @dataclass
@@ -63,18 +69,20 @@ class FakeSandbox:
         if self.failure is not None:
             raise self.failure
 
-    async def read(self, path: str, *, limit_bytes: int) -> bytes:
-        self._ask("read", path, limit_bytes)
-        return self.files[path]
+    async def read(self, path: str, *, limit_bytes: int, judged: str | None = None) -> bytes:
+        self._ask("read", path, limit_bytes, *_said(judged))
+        return self.files[judged or path]
 
-    async def write(self, path: str, content: bytes) -> int:
-        self._ask("write", path, content)
-        self.files[path] = content
+    async def write(self, path: str, content: bytes, *, judged: str | None = None) -> int:
+        self._ask("write", path, content, *_said(judged))
+        self.files[judged or path] = content
         return len(content)
 
-    async def replace(self, path: str, old: bytes, new: bytes, *, limit_bytes: int) -> int:
-        self._ask("replace", path, old, new, limit_bytes)
-        return self.files[path].count(old)
+    async def replace(
+        self, path: str, old: bytes, new: bytes, *, limit_bytes: int, judged: str | None = None
+    ) -> int:
+        self._ask("replace", path, old, new, limit_bytes, *_said(judged))
+        return self.files[judged or path].count(old)
 
     async def search(self, path: str, pattern: str, **options: Any) -> SearchResult:
         self._ask("search", path, pattern, options)

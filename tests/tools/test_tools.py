@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from runner.answers import RequestFailed
+from runner.answers import RequestFailed, Touched
 from runner.model import Outcome, Status, Truncation
 from runner.tools import BashTool, EditTool, GrepTool, ReadTool, Tool, ToolLimits, WriteTool
 from runner.tools.base import QUOTE_LIMIT, go_quote, seconds
@@ -54,6 +54,23 @@ def test_a_failure_of_the_sandbox_is_an_error_with_its_words(
     assert outcome.error == f"{tool.name}: {middle}open {raw['path']}: permission denied"
     assert outcome.status is Status.FAILED
     assert outcome.output == ""
+
+
+@WITH_PATHS
+def test_what_was_judged_is_touched_and_the_path_is_shown_as_it_was_given(
+    tool: Tool, raw: dict[str, Any]
+) -> None:
+    sandbox = FakeSandbox({"/real": b"a"}, search_result=found(b"/workspace/f:1: x\n"))
+    outcome = call(tool, raw, sandbox.as_sandbox(), judged="/real")
+    assert outcome.error is None
+    assert "real" not in outcome.output
+    ((_, path, *_, judged),) = sandbox.asked
+    assert path == raw["path"]
+    assert judged == "judged /real" if tool.name != "grep" else judged["judged"] == "/real"
+
+    sandbox = FakeSandbox(failure=RequestFailed("moved", "a link"))
+    outcome = call(tool, raw, sandbox.as_sandbox(), judged="/real")
+    assert str(outcome.error).endswith(f"open {raw['path']}: a link")
 
 
 class TestRead:
@@ -162,6 +179,7 @@ class TestGrep:
             skipped_binary=2,
             skipped_unreadable=3,
             skipped_special=5,
+            skipped_hidden=6,
         )
         outcome = self.grep(FakeSandbox(search_result=result))
         assert outcome.output == "/f:1: \ufffd\n"
@@ -172,6 +190,7 @@ class TestGrep:
             "skipped_binary": 2,
             "skipped_unreadable": 3,
             "skipped_special": 5,
+            "skipped_hidden": 6,
             "undecodable_bytes": 1,
         }
 
@@ -183,8 +202,17 @@ class TestGrep:
             "include": "*.py",
             "max_matches": 7,
             "max_file_bytes": 8,
+            "judged": None,
+            "hidden": (),
         }
         assert sandbox.asked == [("search", "/workspace", "x", options)]
+
+    def test_hides_what_it_is_told_to(self) -> None:
+        sandbox = FakeSandbox()
+        raw = {"pattern": "x", "path": "/workspace"}
+        call(GrepTool(), raw, sandbox.as_sandbox(), hidden=("a", "b"))
+        ((*_, options),) = sandbox.asked
+        assert options["hidden"] == ("a", "b")
 
     @pytest.mark.parametrize(
         ("code", "detail", "error"),
@@ -274,8 +302,8 @@ class TestBash:
     def test_passes_its_limits_and_the_environment_on(self) -> None:
         sandbox = FakeSandbox()
         limits = ToolLimits(output_limit_bytes=10, background="kill")
-        self.bash(sandbox, limits=limits, environment={"CI": "1"})
-        options = {"output_limit_bytes": 10, "background": "kill"}
+        self.bash(sandbox, limits=limits, environment={"CI": "1"}, watch=(".*/x",))
+        options = {"output_limit_bytes": 10, "background": "kill", "watch": (".*/x",)}
         assert sandbox.asked == [("run", "make", 60.0, {"CI": "1"}, options)]
 
     def test_hands_output_on_as_it_comes(self) -> None:
@@ -297,6 +325,30 @@ class TestBash:
         outcome = self.bash(FakeSandbox(result=ran(b"\xff\xfe\0ok")))
         assert outcome.output == "\ufffd\ufffd\0ok"
         assert outcome.details == {"undecodable_bytes": 2}
+
+    @pytest.mark.parametrize(
+        ("touched", "details"),
+        [
+            (Touched(), {}),
+            (
+                Touched((("/workspace/.envrc", "created"),), 1),
+                {"protected": [{"path": "/workspace/.envrc", "change": "created"}]},
+            ),
+            (
+                Touched((("/workspace/.envrc", "removed"),), 3, complete=False),
+                {
+                    "protected": [{"path": "/workspace/.envrc", "change": "removed"}],
+                    "protected_count": 3,
+                    "protected_incomplete": True,
+                },
+            ),
+            (Touched(complete=False), {"protected_incomplete": True}),
+        ],
+    )
+    def test_tells_what_became_of_protected_files(
+        self, touched: Touched, details: dict[str, Any]
+    ) -> None:
+        assert self.bash(FakeSandbox(result=ran(b"", touched=touched))).details == details
 
     def test_says_why_it_could_not_start(self) -> None:
         failure = RequestFailed("too_many_processes", "resource temporarily unavailable")
