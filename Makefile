@@ -1,6 +1,6 @@
 # What a newcomer and CI type. Set-up is .ci/setup's matter: it says what it changes.
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench clean
+.PHONY: help demo test lint bench fuzz clean
 
 python := .venv/bin/python
 setup := .ci/setup
@@ -25,6 +25,10 @@ lint: ## Check style and types
 bench: ## Measure, and write docs/benchmarks.md
 	@$(setup) dev docker cli images
 	@$(setup) run $(python) benchmarks/run.py --write docs/benchmarks.md
+
+fuzz: ## Make 50,000 scripts, run what policies allow under real shells, and look for what got past
+	@$(setup) dev docker images
+	@$(setup) run $(python) -m tests.policy.fuzz --scripts 50000
 
 clean: ## Remove what these targets made in this directory; images stay in Docker
 	rm -rf .venv build dist .coverage* .hypothesis .mypy_cache .pytest_cache .ruff_cache

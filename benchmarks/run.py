@@ -29,6 +29,7 @@ from rich.table import Table
 from runner import AsyncRunner, AsyncSession, Runner, Session, Settings, __version__
 from runner.docker_engine import DockerEngine
 from runner.images import DEFAULT_IMAGE
+from runner.policy import Policy
 
 MIB = 1024**2
 CARRIERS = ("socket", "attach")
@@ -166,6 +167,7 @@ class Bench:
                 for session in sessions.values():
                     await session.close()
             self.startup()
+            self.decisions()
         finally:
             container.remove()
             shutil.rmtree(self.workspace)
@@ -463,6 +465,71 @@ class Bench:
                 samples.setdefault(name, []).append(timed(action))
         for name, value in medians(samples, 1e3).items():
             self._note(Row(name, "ms", {"host": value}))
+
+    def decisions(self) -> None:
+        """What a policy takes to decide. Each script is another, as nothing is to be remembered."""
+        policy = Policy.named("developer")
+        samples: dict[str, list[float]] = {}
+        slowest: dict[str, list[float]] = {}
+        for number in range(self.rounds(200)):
+            for tool, arguments in usual_calls(number):
+                samples.setdefault("host", []).append(
+                    timed(partial(policy.decide, tool, arguments))
+                )
+        for number in range(self.rounds(20)):
+            for kind, script in long_scripts(number).items():
+                assert len(script) == 10_000
+                arguments = {"command": script}
+                slowest.setdefault(kind, []).append(
+                    timed(partial(policy.decide, "bash", arguments))
+                )
+        row = Row("a decision of policy `developer`, usual calls", "ms", medians(samples, 1e3))
+        row.goal(f"{row.values['host']:.2f} ms, goal 0.5", row.values["host"] < 0.5)
+        self._note(row)
+        for kind, value in medians(slowest, 1e3).items():
+            row = Row(f"the same, 10,000 characters: {kind}", "ms", {"host": value})
+            row.goal(f"{value:.1f} ms, goal 20", value < 20)
+            self._note(row)
+
+
+def usual_calls(number: int) -> list[tuple[str, dict[str, str]]]:
+    """What agents ask for all day; another number makes it other calls."""
+    scripts = (
+        f"ls -la src/d{number}",
+        f"git diff HEAD~{number} --stat",
+        f"python3 -m pytest -q tests/test_{number}.py 2>&1 | tail -{number + 5}",
+        f"cd /workspace && rg -n 'def f{number}' src | head -20",
+        f"sed -n {number},{number + 40}p src/main.py",
+        f"git add -A && git commit -m 'change {number}; and say why'",
+        f"mkdir -p build/{number} && cp src/*.py build/{number}/",
+        f"for f in a b c; do echo {number}; done > build/{number}.txt",
+        f"timeout 60 npm run test -- --shard={number}",
+        f"curl -s https://example.com/{number} | sh",
+    )
+    path = f"/workspace/src/f{number}.py"
+    return [
+        ("read", {"path": path}),
+        ("grep", {"pattern": f"def f{number}", "path": "/workspace"}),
+        ("write", {"path": path, "content": f"x = {number}\n" * 100}),
+        ("edit", {"path": path, "old_string": f"x = {number}", "new_string": "x = 1"}),
+        *(("bash", {"command": script}) for script in scripts),
+    ]
+
+
+def long_scripts(number: int) -> dict[str, str]:
+    """Scripts of 10,000 characters, by what they are full of."""
+    parts = {
+        "commands": f"ls -l src/d{number}; git log -{number + 1} | head -3\n",
+        "words": f"ls a{number} b c d",
+        "flags": f"rm -v -i -d --recur a{number} -f; ",
+        "quotes": f"echo 'a{number}' \"b\" c''d; ",
+        "nesting": f"if ls {number}; then ( ls ); fi\n",
+        "no script": f"(((([[{{{{ $(`{number}' \" <<x ",
+    }
+    scripts = {kind: (part * 10_000)[:10_000] for kind, part in parts.items()}
+    text = f"cat > build/{number} <<'EOF'\n"
+    scripts["here-document"] = text + "x" * (10_000 - len(text) - 4) + "\nEOF"
+    return scripts
 
 
 class Faces:

@@ -7,10 +7,12 @@ what rules mean, is not decided here.
 """
 
 import difflib
+import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Literal, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import yaml
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
@@ -22,7 +24,11 @@ MAX_DOCUMENT_BYTES = 1024**2
 MAX_NODES = 50_000
 MAX_DEPTH = 50
 MAX_RULES = 1_000
+MAX_EXAMPLES = 1_000
 """Bounds on what is read. A real policy is far below all of them."""
+
+MAX_NUMBER = 10**9
+"""Of calls, and of seconds, in a rate."""
 
 VERSION = 1
 
@@ -35,6 +41,34 @@ class Mode(StrEnum):
     PATTERN = "pattern"
 
 
+class Written(NamedTuple):
+    """A text in the file, and where it stands. Lines are 1-based."""
+
+    text: str
+    line: int
+
+
+@dataclass(frozen=True, slots=True)
+class ConditionText:
+    """One thing that a rule looks at."""
+
+    key: str
+    """`match`, `command`, `path`, `glob`, `redirect`, `anywhere` or `field`."""
+    text: str
+    line: int
+    field: str = ""
+    """For `field`: the argument's name."""
+
+
+@dataclass(frozen=True, slots=True)
+class RateText:
+    """How often, as it was written."""
+
+    calls: int
+    per_s: float
+    per: str
+
+
 @dataclass(frozen=True, slots=True)
 class RuleText:
     """A rule as it was written."""
@@ -43,11 +77,41 @@ class RuleText:
     """Its list and place in it, such as `deny[0]`."""
     verdict: Verdict
     line: int
-    tool: str
+    tools: tuple[str, ...]
     """Empty for any tool."""
-    match: str
-    """Empty for any input."""
-    match_line: int
+    conditions: tuple[ConditionText, ...] = ()
+    justification: str = ""
+    rate: RateText | None = None
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether rousseau-agent knows all that is in it."""
+        return (
+            len(self.tools) <= 1
+            and all(condition.key == "match" for condition in self.conditions)
+            and not self.justification
+            and self.rate is None
+        )
+
+    @property
+    def match(self) -> ConditionText | None:
+        """The pattern over the call's JSON."""
+        return next((c for c in self.conditions if c.key == "match"), None)
+
+
+@dataclass(frozen=True, slots=True)
+class ExampleText:
+    """A call, and what the policy must say about it."""
+
+    line: int
+    tool: str
+    arguments: Mapping[str, Any]
+    verdict: Verdict
+    resolved: str | None = None
+    """Where the call's path leads; None for nowhere else."""
+
+    def __str__(self) -> str:
+        return f"{self.tool} {json.dumps(dict(self.arguments), ensure_ascii=False)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +126,17 @@ class Document:
     reason: str
     """Empty for the mode's own."""
     rules: tuple[RuleText, ...]
-    """All `allow` rules, then all `deny` rules, or the other way round: as in the file."""
+    """All rules of one list, then those of the next: as in the file."""
+    version: int | None = None
+    on_unknown: Verdict = Verdict.DENY
+    examples: tuple[ExampleText, ...] = ()
+    protect: tuple[Written, ...] | None = None
+    """None where it was not written."""
+    rate: RateText | None = None
+    include: tuple[Written, ...] = ()
+    shadow: Written | None = None
+    could_be_rousseaus: bool = False
+    """It has nothing in it that rousseau-agent does not know."""
 
 
 _MODES = {
@@ -72,17 +146,21 @@ _MODES = {
     "deny": Mode.DENY_ALL,
     "pattern": Mode.PATTERN,
 }
-_DEFAULTS = {"allow": Verdict.ALLOW, "deny": Verdict.DENY}
+_VERDICTS = {str(verdict): verdict for verdict in Verdict}
+_ON_UNKNOWN = {"deny": Verdict.DENY, "ask": Verdict.ASK}
 
-_LISTS = {"allow": Verdict.ALLOW, "deny": Verdict.DENY}
-_POLICY_KEYS = ("version", "mode", "default", "reason", *_LISTS)
-_RULE_KEYS = ("tool", "match")
-
-_NOT_YET = frozenset(
-    {"anywhere", "ask", "command", "examples", "field", "glob", "include", "justification"}
-    | {"not_match", "on_unknown", "path", "protect", "rate", "redirect", "shadow"}
+_LISTS = {"allow": Verdict.ALLOW, "ask": Verdict.ASK, "deny": Verdict.DENY}
+_POLICY_KEYS = (
+    *("version", "mode", "default", "on_unknown", "reason", "include", *_LISTS),
+    *("protect", "rate", "examples", "shadow"),
 )
-"""Kinds of rules that this version has no code for. They must not pass for typing errors."""
+_ROUSSEAUS_KEYS = frozenset({"mode", "default", "reason", "allow", "deny"})
+_PATTERN_KEYS = ("match", "command", "path", "glob", "redirect", "anywhere")
+_RULE_KEYS = ("tool", *_PATTERN_KEYS, "field", "justification", "rate")
+_EXAMPLE_KEYS = ("tool", "input", "command", "path", "resolved", "is")
+_RATE_KEYS = ("calls", "per_s", "per")
+_PER = ("session", "tenant")
+
 _AGENT_ONLY = frozenset(["rbac", "opa", "multi_party", "allow_outbound"])
 """What rousseau-agent keeps beside its rules, and only rousseau-agent can enforce."""
 
@@ -110,6 +188,17 @@ _YAML_ADVICE = (
 )
 
 
+def read_cases(text: str, source: str) -> tuple[ExampleText, ...]:
+    """Calls with what a policy has to say of them: a YAML list, as under `examples`.
+
+    JSON is YAML, so a list of JSON objects will do.
+
+    Raises:
+        PolicyError: It is not YAML, too large, or not a list of such calls.
+    """
+    return _Reader(source).examples(_compose(text, source), "cases")
+
+
 def read(text: str, source: str) -> Document:
     """The policy that is written in `text`, bare or under `agent: approver:`.
 
@@ -123,6 +212,21 @@ def read(text: str, source: str) -> Document:
     return _Reader(source).document(_compose(text, source))
 
 
+def flow(value: Any) -> str:
+    """A JSON value on one line of printable ASCII, which YAML reads as the same value.
+
+    JSON writes a character beyond U+FFFF as two halves, which YAML does not put together.
+
+    Raises:
+        TypeError, ValueError: It is no JSON value.
+    """
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+    return _NOT_PRINTABLE_ASCII.sub(lambda found: f"\\U{ord(found[0]):08x}", text)
+
+
+_NOT_PRINTABLE_ASCII = re.compile(r"[^\x20-\x7e]")
+
+
 # --- YAML
 
 
@@ -134,7 +238,7 @@ class _Loader(yaml.SafeLoader):
     """PyYAML's composer with bounds, so that deep nesting can't exhaust the stack.
 
     An alias yields the node that it names, not a copy, and no reader here follows nodes
-    further than a rule is deep; so aliases of aliases stay as small as they are written.
+    without a bound; so aliases of aliases stay as small as they are written.
     """
 
     def __init__(self, text: str):
@@ -224,11 +328,6 @@ def _sort(node: Node) -> str:
 
 
 def _unknown_key(name: str, known: tuple[str, ...]) -> str:
-    if name in _NOT_YET:
-        return (
-            f"this version does not know `{name}`, and does not load a policy that it would "
-            "enforce in part"
-        )
     if name in _AGENT_ONLY:
         return (
             f"`{name}` is enforced by rousseau-agent only; take it out if the rest of the "
@@ -241,11 +340,19 @@ def _unknown_key(name: str, known: tuple[str, ...]) -> str:
     return f"unknown key `{name}` ({hint})"
 
 
+def _without_value(rule: str, key: str) -> str:
+    if key in ("tool", "match"):
+        what = "tool" if key == "tool" else "input"
+        return f'{rule}: `{key}` has no value; leave it out, or write "", for any {what}'
+    return f"{rule}: `{key}` has no value; leave it out"
+
+
 class _Reader:
     """Nodes into values; holds the source's name for the errors."""
 
     def __init__(self, source: str):
         self.source = source
+        self._values = 0
 
     def fail(self, problem: str, node: Node) -> NoReturn:
         raise PolicyError(problem, source=self.source, line=_line(node))
@@ -277,8 +384,7 @@ class _Reader:
     def policy(self, values: Mapping[str, tuple[Node, Node]], node: Node) -> Document:
         self.closed(values, _POLICY_KEYS)
         given = {name: value for name, (_, value) in values.items() if not _is_null(value)}
-        if "version" in given:
-            self.version(given["version"])
+        version = self.version(given["version"]) if "version" in given else None
         rules = tuple(
             rule
             for name, value in given.items()
@@ -298,20 +404,36 @@ class _Reader:
                 node,
             )
         default = given.get("default")
+        is_plain = given.keys() <= _ROUSSEAUS_KEYS and all(rule.is_plain for rule in rules)
+        on_unknown = Verdict.DENY
+        if "on_unknown" in given:
+            on_unknown = _ON_UNKNOWN[self.word(given["on_unknown"], "on_unknown", _ON_UNKNOWN)]
         return Document(
             mode=mode,
             mode_line=_line(given.get("mode", node)),
             default=(
                 Verdict.DENY
                 if default is None
-                else _DEFAULTS[self.word(default, "default", _DEFAULTS)]
+                else _VERDICTS[self.word(default, "default", _VERDICTS)]
             ),
             default_line=None if default is None else _line(default),
             reason=self.text(given["reason"], "reason") if "reason" in given else "",
             rules=rules,
+            version=version,
+            on_unknown=on_unknown,
+            examples=self.examples(given["examples"], "examples") if "examples" in given else (),
+            protect=self.names(given["protect"], "protect") if "protect" in given else None,
+            rate=self.rate(given["rate"], "`rate`") if "rate" in given else None,
+            include=self.names(given["include"], "include") if "include" in given else (),
+            shadow=(
+                Written(self.text(given["shadow"], "shadow"), _line(given["shadow"]))
+                if "shadow" in given
+                else None
+            ),
+            could_be_rousseaus=is_plain,
         )
 
-    def version(self, node: Node) -> None:
+    def version(self, node: Node) -> int:
         if not isinstance(node, ScalarNode) or node.tag != f"{_TAG}int":
             self.fail(f"`version` must be the number {VERSION}, not {_sort(node)}", node)
         if node.value != str(VERSION):
@@ -320,6 +442,7 @@ class _Reader:
                 f"{VERSION} only",
                 node,
             )
+        return VERSION
 
     def rules(self, node: Node, name: str) -> list[RuleText]:
         if not isinstance(node, SequenceNode):
@@ -340,34 +463,145 @@ class _Reader:
             )
         values = self.mapping(node, name)
         self.closed(values, _RULE_KEYS, f"{name}: ")
-        found: dict[str, str] = {}
+        conditions: list[ConditionText] = []
         for key, (_, value) in values.items():
             if _is_null(value):
-                what: Literal["tool", "input"] = "tool" if key == "tool" else "input"
-                self.fail(
-                    f'{name}: `{key}` has no value; leave it out, or write "", for any {what}',
-                    value,
-                )
-            if key == "tool" and isinstance(value, SequenceNode):
-                self.fail(
-                    f"{name}: this version takes one tool in a rule, not a list; write a rule "
-                    "for each",
-                    value,
-                )
-            found[key] = self.text(value, key, name)
-        if found.get("tool") == "*":
-            self.fail(
-                f"{name}: this version does not know the tool '*'; leave `tool` out for any tool",
-                values["tool"][1],
-            )
+                self.fail(_without_value(name, key), value)
+            if key in _PATTERN_KEYS:
+                text = self.text(value, key, name)
+                if text or key != "match":  # the reference's: an empty match is any input
+                    conditions.append(ConditionText(key, text, _line(value)))
+            elif key == "field":
+                conditions += self.fields(value, name)
         return RuleText(
             name=name,
             verdict=verdict,
             line=_line(node),
-            tool=found.get("tool", ""),
-            match=found.get("match", ""),
-            match_line=_line(values["match"][1]) if "match" in values else _line(node),
+            tools=self.tools(values["tool"][1], name) if "tool" in values else (),
+            conditions=tuple(conditions),
+            justification=(
+                self.text(values["justification"][1], "justification", name)
+                if "justification" in values
+                else ""
+            ),
+            rate=self.rate(values["rate"][1], f"{name}: `rate`") if "rate" in values else None,
         )
+
+    def tools(self, node: Node, rule: str) -> tuple[str, ...]:
+        """Names of tools; none for any."""
+        if not isinstance(node, SequenceNode):
+            tool = self.text(node, "tool", rule)
+            return () if tool in ("", "*") else (tool,)
+        names = tuple(self.text(item, "tool", rule) for item in node.value)
+        if not names:
+            self.fail(f"{rule}: `tool` names no tool; leave it out, or write '*', for any", node)
+        for name in names:
+            if name in ("", "*"):
+                self.fail(f"{rule}: '*' stands alone, for any tool, not in a list", node)
+        return names
+
+    def fields(self, node: Node, rule: str) -> list[ConditionText]:
+        """Argument → pattern."""
+        values = self.mapping(node, f"{rule}: `field`")
+        if not values:
+            self.fail(f"{rule}: `field` is empty; write {{name: pattern}}", node)
+        return [
+            ConditionText("field", self.text(value, f"field.{name}", rule), _line(value), name)
+            for name, (_, value) in values.items()
+        ]
+
+    def rate(self, node: Node, what: str) -> RateText:
+        """Calls in a time."""
+        values = self.mapping(node, what)
+        self.closed(values, _RATE_KEYS, f"{what}: ")
+        for key in ("calls", "per_s"):
+            if key not in values:
+                self.fail(f"{what} needs `{key}`, as in {{calls: 60, per_s: 60}}", node)
+        calls = self.number(values["calls"][1], f"{what}: `calls`")
+        if calls != int(calls):
+            self.fail(f"{what}: `calls` must be a whole number", values["calls"][1])
+        per = _PER[0]
+        if "per" in values:
+            per = self.word(values["per"][1], "per", dict.fromkeys(_PER))
+        return RateText(int(calls), self.number(values["per_s"][1], f"{what}: `per_s`"), per)
+
+    def number(self, node: Node, what: str) -> float:
+        """A number above 0."""
+        if not isinstance(node, ScalarNode) or node.tag not in (f"{_TAG}int", f"{_TAG}float"):
+            self.fail(f"{what} must be a number, not {_sort(node)}", node)
+        try:
+            value = float(node.value)
+        except ValueError:
+            self.fail(f"{what} must be a number in decimal digits, not {node.value}", node)
+        if not 0 < value <= MAX_NUMBER:
+            self.fail(f"{what} must be above 0 and at most {MAX_NUMBER}, not {node.value}", node)
+        return value
+
+    def names(self, node: Node, name: str) -> tuple[Written, ...]:
+        """A list of words."""
+        if not isinstance(node, SequenceNode):
+            self.fail(f"`{name}` must be a list such as [default], not {_sort(node)}", node)
+        return tuple(Written(self.text(item, name), _line(item)) for item in node.value)
+
+    def examples(self, node: Node, name: str) -> tuple[ExampleText, ...]:
+        """Calls with what is to be said of them."""
+        if not isinstance(node, SequenceNode):
+            self.fail(f"`{name}` must be a list of calls, not {_sort(node)}", node)
+        if len(node.value) > MAX_EXAMPLES:
+            self.fail(f"`{name}` has more than {MAX_EXAMPLES} calls", node)
+        return tuple(
+            self.example(item, f"{name}[{index}]") for index, item in enumerate(node.value)
+        )
+
+    def example(self, node: Node, name: str) -> ExampleText:
+        """One call."""
+        values = self.mapping(node, name)
+        self.closed(values, _EXAMPLE_KEYS, f"{name}: ")
+        for key in ("tool", "is"):
+            if key not in values:
+                self.fail(
+                    f"{name} needs `{key}`, as in {{tool: bash, command: ls, is: allow}}", node
+                )
+        arguments: dict[str, Any] = {}
+        if "input" in values:
+            self.mapping(values["input"][1], f"{name}: `input`")
+            arguments = self.value(values["input"][1])
+        for key in ("command", "path"):
+            if key in values:
+                arguments[key] = self.text(values[key][1], key, name)
+        return ExampleText(
+            line=_line(node),
+            tool=self.text(values["tool"][1], "tool", name),
+            arguments=arguments,
+            verdict=_VERDICTS[self.word(values["is"][1], "is", _VERDICTS)],
+            resolved=(
+                self.text(values["resolved"][1], "resolved", name) if "resolved" in values else None
+            ),
+        )
+
+    def value(self, node: Node, depth: int = 0) -> Any:
+        """A node as the JSON value that it stands for."""
+        # Aliases of aliases are small as they are written, and without an end as values.
+        self._values += 1
+        if depth > MAX_DEPTH or self._values > MAX_NODES:
+            self.fail("the inputs of the calls are too large, or hold themselves", node)
+        match node:
+            case MappingNode():
+                pairs = self.mapping(node, "a value")
+                return {name: self.value(value, depth + 1) for name, (_, value) in pairs.items()}
+            case SequenceNode():
+                return [self.value(item, depth + 1) for item in node.value]
+        kind = node.tag.removeprefix(_TAG)
+        if kind == "bool":
+            return str(node.value).lower() in ("true", "yes", "on")
+        if kind == "null":
+            return None
+        if kind in ("int", "float"):
+            try:
+                return int(node.value) if kind == "int" else float(node.value)
+            except ValueError:
+                self.fail(f"{node.value} is no number in decimal digits; put it in quotes", node)
+        return self.text(node, "a value")
 
     def mapping(self, node: Node, what: str) -> dict[str, tuple[Node, Node]]:
         """Key → the key's node and the value's."""
@@ -397,8 +631,7 @@ class _Reader:
         """One of a few words, in any case."""
         word = self.text(node, name).strip().lower()
         if word not in words:
-            later = " (this version can't ask anybody)" if word == "ask" else ""
-            self.fail(f"`{name}` must be one of {', '.join(words)}, not {word!r}{later}", node)
+            self.fail(f"`{name}` must be one of {', '.join(words)}, not {word!r}", node)
         return word
 
     def text(self, node: Node, name: str, rule: str | None = None) -> str:

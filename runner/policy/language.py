@@ -14,6 +14,7 @@ Texts are taken to hold no control characters, as compact JSON holds none; hence
 mean the same with and without the `m` flag. Matching is not done here, RE2 does that.
 """
 
+import itertools
 import re
 import string
 from collections.abc import Collection, Iterable
@@ -439,6 +440,44 @@ class _Reader:
 _HEX = re.compile(r"\\x([0-9A-Fa-f]{2})")
 _HEX_BRACED = re.compile(r"\\x\{([0-9A-Fa-f]{1,6})\}")
 _OCTAL = re.compile(r"\\(0[0-7]{0,2}|[1-7][0-7]{1,2})")
+
+
+# --- samples
+
+_MAX_SAMPLES = 24
+_MAX_SAMPLE_CHARACTERS = 200
+_PREFERRED = [1 << ord(letter) for letter in string.ascii_lowercase + string.digits + " -_./"]
+
+
+def samples(node: Node) -> list[str]:
+    """Some short texts that the pattern may match; whether it does, RE2 has to say."""
+    return [text for text in _samples(node) if len(text) <= _MAX_SAMPLE_CHARACTERS]
+
+
+def _samples(node: Node) -> list[str]:
+    match node:
+        case Chars(mask):
+            known = [letter for letter in _PREFERRED if letter & mask]
+            letter = known[0] if known else mask & -mask
+            return [chr(letter.bit_length() - 1)] if letter & ~OTHER else []
+        case Edge():
+            return [""]
+        case Series(items):
+            texts = [""]
+            for item in items:
+                more = _samples(item)
+                pairs = itertools.product(texts, more)
+                texts = [before + after for before, after in itertools.islice(pairs, _MAX_SAMPLES)]
+                if any(len(text) > _MAX_SAMPLE_CHARACTERS for text in texts):
+                    return []
+            return texts
+        case Choice(items):
+            chosen = itertools.chain.from_iterable(map(_samples, items))
+            return list(itertools.islice(chosen, _MAX_SAMPLES))
+        case Repeat(item, least, most):
+            once = [text * max(least, 1) for text in _samples(item)] if most != 0 else []
+            return [*([""] if least == 0 else []), *once][:_MAX_SAMPLES]
+    assert_never(node)
 
 
 # --- automata

@@ -5,11 +5,14 @@ Nothing here knows the file format, or which rule wins. A new kind of rule is a 
 """
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, Self
 
 import re2
+
+from runner.helper.watch import fold
 
 MAX_PATTERN_MEMORY_BYTES = 8 * 1024**2
 """The most that one pattern may take, program and caches together: RE2's own default."""
@@ -32,28 +35,103 @@ class NotJson(ValueError):
     """The arguments of a call have no JSON form in UTF-8."""
 
 
-@dataclass(frozen=True, slots=True)
 class Subject:
-    """A call as the rules see it."""
+    """A call as the rules see it. What only few rules look at is made when it is asked for."""
 
-    tool: str
-    """Without regard to case."""
-    arguments: Mapping[str, Any]
-    json: bytes
-    """Canonical JSON in UTF-8."""
+    __slots__ = ("_guises", "_texts", "arguments", "json", "paths", "tool")
 
-    @classmethod
-    def of(cls, tool: str, arguments: Mapping[str, Any], canonical: str | None = None) -> Self:
-        """The call of this tool with these arguments, whose canonical JSON may be known.
+    def __init__(
+        self,
+        tool: str,
+        arguments: Mapping[str, Any],
+        canonical: str | None = None,
+        resolved: str | None = None,
+    ):
+        """The call of this tool with these arguments.
+
+        Args:
+            tool: The tool's name, in any case.
+            arguments: Its decoded input, in the order of its schema.
+            canonical: The same as JSON, where that is at hand.
+            resolved: Where the call's path leads in the container; None where nobody asked.
 
         Raises:
             NotJson: The arguments can't be written as JSON.
         """
+        self.tool = tool.casefold()
+        self.arguments = arguments
         try:
-            text = (canonical_json(arguments) if canonical is None else canonical).encode()
+            self.json = (canonical_json(arguments) if canonical is None else canonical).encode()
         except (TypeError, ValueError, RecursionError) as error:
             raise NotJson(str(error)) from error
-        return cls(tool.casefold(), arguments, text)
+        self.paths = _paths(arguments.get(PATH), resolved)
+        """As it was given, normalised, and as it was resolved, in UTF-8; none without a path."""
+        self._texts: tuple[bytes, ...] | None = None
+        self._guises: tuple[bytes, ...] | None = None
+
+    @property
+    def texts(self) -> tuple[bytes, ...]:
+        """Every text in the arguments, however deep, names included."""
+        if self._texts is None:
+            self._texts = tuple(text.encode() for text in _texts(self.arguments))
+        return self._texts
+
+    @property
+    def guises(self) -> tuple[bytes, ...]:
+        """The paths, and what lax file systems take them for: a refusal is meant for these, too."""
+        if self._guises is None:
+            folded = (fold(path.decode()).encode() for path in self.paths)
+            self._guises = tuple(dict.fromkeys((*self.paths, *folded)))
+        return self._guises
+
+
+PATH = "path"
+"""The argument that rules for paths look at, whichever tool it is."""
+
+
+def _paths(given: object, resolved: str | None) -> tuple[bytes, ...]:
+    if not isinstance(given, str):
+        return ()
+    written = normalise(given) if given.startswith("/") else given
+    paths = (written,) if resolved is None or resolved == written else (written, resolved)
+    return tuple(path.encode() for path in paths)
+
+
+_ENCODED = re.compile(r"%(?:25)*(?:2e|2f|5c|c0%(?:25)*a[ef]|e0%(?:25)*80)", re.IGNORECASE)
+"""A dot, a slash or a backslash as URLs write them, twice encoded or in an illegal form too."""
+
+
+def looks_encoded(path: bytes) -> bool:
+    """Whether a path holds what some program might decode to another one. Nothing here does."""
+    return b"%" in path and _ENCODED.search(path.decode()) is not None
+
+
+def normalise(path: str) -> str:
+    """An absolute path without `.`, `..` and doubled slashes, whatever is or isn't there.
+
+    A `..` takes away the name before it, as for a directory that is no link. What the path
+    leads to where it is one, only the container knows.
+    """
+    names: list[str] = []
+    for name in path.split("/"):
+        if name == "..":
+            del names[-1:]
+        elif name not in ("", "."):
+            names.append(name)
+    return "/" + "/".join(names)
+
+
+def _texts(value: object) -> Iterator[str]:
+    match value:
+        case str():
+            yield value
+        case Mapping():
+            for key, inner in value.items():
+                yield from _texts(key)
+                yield from _texts(inner)
+        case list() | tuple():
+            for inner in value:
+                yield from _texts(inner)
 
 
 class Condition(Protocol):
@@ -106,6 +184,11 @@ class Pattern:
         except re2.error as error:
             raise PatternError(_explain(error.args[0])) from None
 
+    @property
+    def regex(self) -> str:
+        """Its text."""
+        return self.text
+
     def found_in(self, text: bytes) -> bool:
         """Whether it matches anywhere in `text`, which is UTF-8."""
         return self._compiled.search(text) is not None
@@ -145,3 +228,67 @@ class JsonMatches:
     def holds(self, subject: Subject, /) -> bool:
         """Whether the pattern is found."""
         return self.pattern.found_in(subject.json)
+
+
+@dataclass(frozen=True, slots=True)
+class AnyTextMatches:
+    """Holds where the pattern is found in any text of the arguments, decoded."""
+
+    pattern: Pattern
+
+    def holds(self, subject: Subject, /) -> bool:
+        """Whether it is found."""
+        return any(self.pattern.found_in(text) for text in subject.texts)
+
+
+@dataclass(frozen=True, slots=True)
+class FieldMatches:
+    """Holds where the pattern is found in one argument: its text, or its JSON if it is none."""
+
+    name: str
+    """Dots lead into nested ones."""
+    pattern: Pattern
+
+    def holds(self, subject: Subject, /) -> bool:
+        """Whether the argument is there and the pattern found in it."""
+        value: Any = subject.arguments
+        for name in self.name.split("."):
+            if not isinstance(value, Mapping) or name not in value:
+                return False
+            value = value[name]
+        text = value if isinstance(value, str) else _encode(value)
+        return self.pattern.found_in(text.encode())
+
+
+class PathTest(Protocol):
+    """A pattern or a glob."""
+
+    @property
+    def text(self) -> str:
+        """As it was written."""
+
+    @property
+    def regex(self) -> str:
+        """The same as a regular expression that is searched for."""
+
+    def found_in(self, text: bytes, /) -> bool:
+        """Whether it fits."""
+
+
+@dataclass(frozen=True, slots=True)
+class PathMatches:
+    """Holds for a call with a path that fits, as it was given and as the container sees it.
+
+    To be allowed, both have to fit; to be refused or asked about, either, in any letter case.
+    """
+
+    test: PathTest
+    both: bool
+
+    def holds(self, subject: Subject, /) -> bool:
+        """Whether it fits."""
+        if not subject.paths:
+            return False
+        if self.both:
+            return all(self.test.found_in(path) for path in subject.paths)
+        return any(self.test.found_in(path) for path in subject.guises)

@@ -1,4 +1,4 @@
-"""What the JSON of a call looks like, for each built-in tool and for any other.
+"""What rules look at looks like: the JSON of a call for each built-in tool, paths, commands.
 
 The policy does not import the tools, so their fields are listed here once more; a test
 holds this table against the tools' own schemas. It serves the warnings only: no verdict
@@ -75,3 +75,20 @@ FORMS = {
     "grep": FIELDS["grep"].form('{"pattern":"b","path":"/workspace"}'),
     "bash": FIELDS["bash"].form('{"command":"ls -l"}'),
 }
+
+
+# --- what else patterns are searched in
+
+_NAME = r"(?:[^/.][^/]*|\.[^/.][^/]*|\.\.[^/]+)"
+PATHS = Shape(rf"/(?:{_NAME}(?:/{_NAME})*)?")
+"""An absolute path that is normalised."""
+
+GIVEN_PATH = Shape(r"/(?s:.*)")
+"""The argument `path` of a built-in tool as a model gives it."""
+
+_WORD = r"""(?:[^\x00-\x20']+|'(?:[^\x00-\x1f']|'"'"')*')"""
+ALLOWED_COMMAND = Shape(rf"{_WORD}(?: {_WORD})*")
+"""The writing of a command that allow rules see; see `commands`."""
+
+REFUSED_COMMAND = Shape(r"[^\x00-\x1f]+")
+"""All writings of commands that other rules see, and more."""

@@ -7,6 +7,7 @@ from tests.attacks import (
     test_inputs,
     test_output,
     test_paths,
+    test_policy,
     test_probes,
     test_resources,
 )
@@ -18,10 +19,14 @@ RUN = (
     | test_inputs.ROWS
     | test_output.ROWS
     | test_paths.ROWS
+    | test_policy.ROWS
     | test_probes.ROWS
     | test_resources.ROWS
 )
-AREAS = ("schema", "path-escape", "output", "resource", "container-escape-probe")
+AREAS = (
+    *("schema", "policy-bypass", "path-escape", "output", "resource"),
+    "container-escape-probe",
+)
 
 
 def test_every_row_is_run_or_waits() -> None:

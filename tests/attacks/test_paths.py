@@ -1,8 +1,8 @@
 """Paths that mean to lead somewhere else, and files that are none.
 
-The rows' own policies have rules for paths, which do not exist yet: what runs here runs under
-`default`, so what holds it is the tools and the container. Rows that such a rule alone could
-refuse are in `waiting`; that they are contained all the same is shown at the end.
+Each row runs twice: under its own policy, which has rules for paths, and under `default`, so
+that what holds it is the tools and the container. Rows that a rule alone can refuse are
+contained all the same without it, which is shown at the end.
 """
 
 import os
@@ -16,10 +16,10 @@ from pathlib import Path
 
 import pytest
 
-from runner import Session, Status, ToolResult
+from runner import Policy, Runner, Session, Status, ToolResult
 from runner.logs import visible
 from tests.attacks.corpus import Row, rows
-from tests.attacks.waiting import WAITING
+from tests.conftest import make_settings
 
 pytestmark = pytest.mark.docker
 
@@ -33,7 +33,10 @@ Check = Callable[[ToolResult, Path], None]
 @pytest.fixture
 def workspace(session: Session) -> Iterator[Path]:
     """The session's workspace, empty again afterwards."""
-    path = Path(session.info.workspace)
+    yield from emptied(Path(session.info.workspace))
+
+
+def emptied(path: Path) -> Iterator[Path]:
     yield path
     for entry in path.iterdir():
         if entry.is_dir() and not entry.is_symlink():
@@ -216,7 +219,10 @@ CHECKS: dict[str, tuple[Prepare, Check]] = {
     "RS-024": (nothing, is_error),
 }
 """By row: the files it needs, and what its verdict means."""
-ROWS = set(CHECKS)
+GUARDED = [row for row in rows(["path-escape", "resource"]) if row.policy and row.id not in CHECKS]
+"""Rows that are refused by their policies' rules for paths."""
+(GUARD,) = {row.policy for row in rows(["path-escape", "resource"]) if row.policy}
+ROWS = set(CHECKS) | {row.id for row in GUARDED}
 WORDS = {
     "PE-044": "file name too long",
     "RS-024": "compile pattern: error parsing regexp: invalid repetition size",
@@ -237,8 +243,69 @@ def tree(workspace: Path) -> dict[str, tuple[int, int]]:
     return found
 
 
+@pytest.fixture(scope="module")
+def guarded(docker_daemon: None, shared_data_dir: Path, carrier: str) -> Iterator[Session]:
+    """A session under the policy of the rows."""
+    settings = make_settings(shared_data_dir)
+    with (
+        Runner(Policy.parse(str(GUARD)), settings=settings) as runner,
+        runner.session(carrier=carrier) as session,
+    ):
+        yield session
+
+
+@pytest.fixture
+def guarded_workspace(guarded: Session) -> Iterator[Path]:
+    """Its workspace, empty again afterwards."""
+    yield from emptied(Path(guarded.info.workspace))
+
+
 @pytest.mark.parametrize("row", [row for row in rows() if row.id in CHECKS], ids=lambda row: row.id)
 def test_the_row_comes_out_as_it_has_to(row: Row, session: Session, workspace: Path) -> None:
+    comes_out_as_it_has_to(row, session, workspace)
+
+
+@pytest.mark.parametrize(
+    "row",
+    [row for row in rows() if row.id in CHECKS and row.policy == GUARD],
+    ids=lambda row: row.id,
+)
+def test_the_row_comes_out_the_same_under_its_policy(
+    row: Row, guarded: Session, guarded_workspace: Path
+) -> None:
+    comes_out_as_it_has_to(row, guarded, guarded_workspace)
+
+
+@pytest.mark.parametrize("row", GUARDED, ids=lambda row: row.id)
+def test_what_leads_elsewhere_is_refused(
+    row: Row, guarded: Session, guarded_workspace: Path
+) -> None:
+    links(guarded_workspace)
+    give(guarded_workspace)
+    before = tree(guarded_workspace), unchanged()
+
+    result = guarded.call(row.tool, row.raw)
+
+    assert result.status is Status.DENIED or (row.verdict == "error" and result.is_error)
+    assert result.output == ""
+    assert (tree(guarded_workspace), unchanged()) == before
+
+
+def test_what_does_not_is_not_refused(guarded: Session, guarded_workspace: Path) -> None:
+    links(guarded_workspace)
+    (guarded_workspace / "alias").symlink_to("here.txt")
+    (guarded_workspace / "x").mkdir()
+    give(guarded_workspace)
+
+    assert guarded.read("/workspace/alias").output == "root of the matter\n"
+    assert guarded.read("/workspace/./x/../here.txt").status is Status.OK
+    assert guarded.write("/workspace/.gitignore", "*.pyc\n").status is Status.OK
+    assert guarded.write("/workspace/new/deep/file", "x").status is Status.OK
+    assert guarded.edit("/workspace/alias", "root", "heart").status is Status.OK
+    assert (guarded_workspace / "here.txt").read_text() == "heart of the matter\n"
+
+
+def comes_out_as_it_has_to(row: Row, session: Session, workspace: Path) -> None:
     prepare, check = CHECKS[row.id]
     prepare(workspace)
     give(workspace)
@@ -294,7 +361,7 @@ def test_a_newline_in_a_name_forges_no_line(
     assert visible(result.text).splitlines()[1].startswith(forged), "text is shown as it is"
 
 
-# Rows that wait for rules: under `default` they run, and the container holds them.
+# Under `default` no rule refuses these: they run, and the container holds them.
 
 
 def unchanged() -> dict[str, bytes]:
@@ -306,13 +373,8 @@ def unchanged() -> dict[str, bytes]:
     } | {"new": str(Path("/etc/new.txt").exists()).encode()}
 
 
-WAITING_FOR_PATHS = [
-    row for row in rows() if row.id in WAITING and row.area in ("path-escape", "resource")
-]
-
-
-@pytest.mark.parametrize("row", WAITING_FOR_PATHS, ids=lambda row: row.id)
-def test_what_no_rule_refuses_yet_reaches_nothing_of_the_host(
+@pytest.mark.parametrize("row", GUARDED, ids=lambda row: row.id)
+def test_what_no_rule_refuses_reaches_nothing_of_the_host(
     row: Row, session: Session, workspace: Path
 ) -> None:
     links(workspace)

@@ -52,7 +52,7 @@ def test_the_right_spelling_matches_and_the_wrong_one_does_not(meant: str, examp
     "text",
     [
         "mode: pattern\nallow: []\n\n\ndeny:\n  - {tool: bash}\n  - {match: '['}\n",
-        "mode: pattern\n\ndeny:\n  - {tool: bash, command: rm}\n",
+        "mode: pattern\n\ndeny:\n  - {tool: bash, comand: rm}\n",
         "mode: pattern\ndeny:\n  - {match: no}\n",
     ],
 )

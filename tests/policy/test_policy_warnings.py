@@ -1,8 +1,11 @@
 """What a policy that loads is warned about, and what it is not."""
 
 import json
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from runner.policy import Policy, PolicyWarning, lint
 from runner.policy.matching import Pattern
@@ -218,3 +221,307 @@ def test_a_policy_that_can_not_be_judged_in_time_still_loads(
     policy = Policy.parse(json.dumps({"mode": "pattern", "deny": rules}))
     assert len(policy.rules) == 200
     assert 0 < len(policy.warnings) < 200
+
+
+# --- conditions that never hold
+
+
+def of_rule(verdict: str = "deny", **rule: Any) -> list[str]:
+    """The messages for a policy of one rule."""
+    found = warnings(json.dumps({"mode": "pattern", verdict: [rule]}))
+    return [warning.message for warning in found]
+
+
+@pytest.mark.parametrize(
+    ("rule", "said"),
+    [
+        ({"tool": "read", "command": "git"}, "read calls have `path` only"),
+        ({"tool": "grep", "redirect": "/a/**"}, "grep calls have `pattern` and `path` and"),
+        ({"tool": "bash", "path": "^/etc"}, "`path` looks at the argument `path`, and bash calls"),
+        ({"tool": "BASH", "glob": "/etc/**"}, "bash calls have `command` only"),
+        ({"tool": "read", "field": {"content": "x"}}, "looks at the argument `content`"),
+        ({"tool": "bash", "field": {"command.x": "x"}}, "is a string, with nothing in it"),
+        ({"tool": "read", "path": r"^\./a"}, "an absolute path that has no . and .."),
+        ({"tool": "read", "path": "^a"}, "an absolute path"),
+        ({"tool": "read", "path": r"/\.\./"}, "an absolute path"),
+        ({"tool": "read", "path": "//"}, "an absolute path"),
+        ({"tool": "read", "path": "a/$"}, "no slash at its end"),
+        ({"tool": "read", "field": {"path": "^a"}}, "the path of a call starts with /"),
+        ({"tool": "bash", "command": "\brm"}, "there is a backspace in it"),
+        ({"tool": "bash", "command": "a\tb"}, "there is a tab in it"),
+        ({"command": "^/usr/bin/git "}, "known by its name alone; write '^git'"),
+        ({"command": r"^/bin/rm\b"}, "write '^rm'"),
+    ],
+)
+def test_a_condition_that_never_holds_is_told(rule: dict[str, Any], said: str) -> None:
+    (message,) = of_rule(**rule)
+    assert message.startswith("never matches: ")
+    assert said in message
+
+
+@pytest.mark.parametrize("command", ["^ git", "^$", "^git $", r"^\sgit", "x  y"])
+def test_an_allow_that_can_not_end_where_a_word_does_is_told(command: str) -> None:
+    (message,) = of_rule("allow", tool="bash", command=command)
+    assert message.startswith("never matches: ")
+    assert "and has to end where a word does" in message
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        {"command": "^git$"},
+        {"command": "git"},
+        {"command": "/opt/bin/x"},
+        {"command": "^/usr/bin/[a-z]+/x"},
+        {"command": "^/usr/bin"},
+        {"command": r"^/usr/bin/git\b.*"},
+        {"command": r"^/usr/bin/git\s*.*"},
+        {"command": "''"},
+        {"command": "ls; rm"},
+        {"path": "^a"},
+        {"tool": "http_get", "path": r"^\./a"},
+        {"tool": "http_get", "command": "ls"},
+        {"tool": "read", "path": "^/$"},
+        {"tool": "read", "path": r"\.\./"},
+        {"tool": "read", "path": r"/\.\.\./"},
+        {"tool": "read", "path": r"/\.git(/|$)"},
+        {"tool": "read", "path": "(?m)^a"},
+        {"tool": "read", "field": {"path": r"\.\./"}},
+        {"tool": "grep", "field": {"ignore_case": "true"}},
+        {"tool": "grep", "field": {"include": "x"}},
+        {"field": {"command.x": "y"}},
+        {"tool": "bash", "anywhere": "^a"},
+        {"tool": "bash", "redirect": "**/.env"},
+    ],
+)
+def test_a_condition_that_can_hold_draws_no_warning(rule: dict[str, Any]) -> None:
+    assert not [message for message in of_rule(**rule) if "never" in message]
+
+
+@pytest.mark.parametrize(
+    "command", ["git", "^git$", r"^git\b", "^git( |$)", "^git .*", "^'a b'", "^git ", r"^git\s+\s"]
+)
+def test_an_allow_that_can_match_draws_no_warning(command: str) -> None:
+    assert of_rule("allow", tool="bash", command=command) == []
+
+
+def test_of_a_rule_for_several_tools_it_is_told_for_which_it_never_matches() -> None:
+    (message,) = of_rule(tool=["read", "bash"], glob="/etc/**")
+    assert message.startswith("never matches a bash call: ")
+
+
+def test_one_alternative_of_a_path_that_never_matches_is_told() -> None:
+    (message,) = of_rule(tool="read", path="^/etc|^home")
+    assert message.startswith("its alternative ^home never matches: ")
+
+
+# --- rules that others decide for
+
+
+def never_decides(*rules: tuple[str, dict[str, Any]]) -> list[str]:
+    """The rules of a policy that are said never to decide."""
+    policy: dict[str, Any] = {"mode": "pattern"}
+    for verdict, rule in rules:
+        policy.setdefault(verdict, []).append({"justification": "why", **rule})
+    found = warnings(json.dumps(policy))
+    return [warning.rule for warning in found if warning.message.startswith("never decides: ")]
+
+
+GIT, STATUS = {"tool": "bash", "command": "git"}, {"tool": "bash", "command": "^git status"}
+ALL_SRC, SRC = {"tool": "read", "glob": "/w/src/**"}, {"tool": "read", "glob": "/w/src/lib/*.py"}
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (("allow", STATUS), ("allow", STATUS)),
+        (("ask", STATUS), ("allow", STATUS)),
+        (("deny", STATUS), ("ask", STATUS)),
+        (("deny", {"match": "x"}), ("deny", {"match": "x", "tool": "bash"})),
+        (
+            ("deny", {"tool": ["Bash", "read"], "match": "x"}),
+            ("allow", {"match": "x", "tool": "bash"}),
+        ),
+        (("deny", {"anywhere": "x"}), ("allow", {"anywhere": "x", "command": "ls"})),
+        (("deny", GIT), ("allow", STATUS)),
+        (("deny", {"command": r"^git\b"}), ("allow", STATUS)),
+        (("deny", {"command": "rm|git"}), ("allow", {"command": "git status|rm -r"})),
+        (("deny", {"command": "git pu"}), ("allow", {"command": "^git push"})),
+        (("deny", {"command": "rm|git"}), ("deny", {"command": r"^rm\b"})),
+        (("ask", {"command": r"g\+\+"}), ("allow", {"command": r"^g\+\+ -c"})),
+        (("deny", {"command": "git"}), ("allow", {"command": r"^git\s+push"})),
+        (("deny", ALL_SRC), ("allow", SRC)),
+        (("allow", ALL_SRC), ("allow", SRC)),
+        (("deny", {"redirect": "/**"}), ("allow", {"redirect": "/tmp/x"})),
+        (("allow", {"glob": "/w/**"}), ("allow", {"glob": "/w"})),
+        (("allow", {"tool": "read"}), ("allow", {"tool": "read", "path": "^/w"})),
+        (("allow", {"field": {"a": "x"}}), ("allow", {"field": {"a": "x", "b": "y"}})),
+    ],
+)
+def test_a_rule_that_another_decides_for_is_told(
+    before: tuple[str, dict[str, Any]], after: tuple[str, dict[str, Any]]
+) -> None:
+    index = 1 if before[0] == after[0] else 0
+    assert never_decides(before, after) == [f"{after[0]}[{index}]"]
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (("allow", GIT), ("allow", {"command": "^git push"})),
+        (("deny", STATUS), ("allow", GIT)),
+        (("deny", {"command": "git"}), ("allow", {"command": "^gitk"})),
+        (("deny", {"command": "git"}), ("allow", {"command": "^git-lfs"})),
+        (("deny", {"command": "git"}), ("allow", {"command": "^git.*"})),
+        (("deny", {"command": "git"}), ("allow", {"command": r"^git\b.*"})),
+        (("deny", {"command": "git"}), ("allow", {"command": r"^git\s*x"})),
+        (("deny", {"command": "git"}), ("allow", {"command": "^git?"})),
+        (("deny", {"command": "git"}), ("allow", {"command": "(?i)git|GIT"})),
+        (("deny", {"command": "(a|git|b) x"}), ("allow", {"command": "^git x"})),
+        (("deny", {"command": "git$"}), ("allow", {"command": "^git x"})),
+        (("deny", {"command": "npm run"}), ("deny", {"command": "npm run -s x"})),
+        (("deny", {"command": "rm"}), ("deny", {"command": "rm -rf"})),  # a program 'rm -rf'
+        (("deny", {"command": "git -C x"}), ("allow", {"command": "^git -C x push"})),
+        (("deny", {"command": r"git push\b"}), ("allow", {"command": "^git push.*"})),
+        (("deny", {"command": "^'a"}), ("allow", {"command": "^'a"})),
+        (("deny", {"tool": "x", "command": "git"}), ("allow", STATUS)),
+        (("deny", GIT), ("allow", {"command": "^git status"})),
+        (("deny", {"command": "git", "match": "x"}), ("allow", STATUS)),
+        (("deny", SRC), ("allow", ALL_SRC)),
+        (("deny", {"glob": "/w/*/**"}), ("allow", {"glob": "/w/a/b"})),
+        (("deny", {"glob": "/w/**"}), ("allow", {"glob": "/www/**"})),
+        (("ask", {"anywhere": "x"}), ("allow", {"anywhere": "x", "command": "ls"})),
+        (("allow", {"tool": "bash"}), ("allow", {"tool": "bash", "command": "^ls"})),
+        (("allow", {"tool": "read", "path": "^/w"}), ("allow", {"tool": "read"})),
+        (("allow", {"field": {"a": "x"}}), ("allow", {"field": {"b": "x"}})),
+    ],
+)
+def test_a_rule_that_may_decide_is_not_told(
+    before: tuple[str, dict[str, Any]], after: tuple[str, dict[str, Any]]
+) -> None:
+    assert never_decides(before, after) == []
+
+
+def test_which_rule_decides_and_how_is_said() -> None:
+    text = "allow:\n  - {tool: bash, command: ^git status}\ndeny:\n  - {tool: bash, command: git}\n"
+    (warning,) = warnings(text)
+    assert (warning.line, warning.rule) == (2, "allow[0]")
+    assert warning.message == (
+        "never decides: deny[0] in line 4 is asked before it, and refuses all that this would allow"
+    )
+
+
+PATTERNS = [
+    "git", "^git", r"git\b", "^git status", "git status|rm", "git push", r"^git\s+push", "^git$",
+    "git pu", "^git-lfs", "git?", "git.*", "rm", "rm -rf", "rm -r", r"^rm\b", "npm run", "''", "^'",
+    "(git|rm) x", "git -P", "^git -P log", "(?i)GIT", ".*", "env", "timeout 5", "git ", "^git ?",
+    "^/usr/bin/git", r"^/usr/bin/git\b.*", r"/usr/bin/git\s*.*", "/usr/bin/git .*", "^git  ",
+]  # fmt: skip
+WORDS = [
+    "git", "status", "push", "rm", "-rf", "-r", "-f", "--force", "npm", "run", "-s", "x", "-P",
+    "''", "-C", "git-lfs", "'git status'", "'a b'", "timeout 5", "env", "/usr/bin/git", "gi", "GIT",
+    "/usr/bin/git/x/y", "/usr/bin/git-x", ";",
+]  # fmt: skip
+LISTS = st.lists(
+    st.tuples(st.sampled_from(["allow", "ask", "deny"]), st.sampled_from(PATTERNS)),
+    min_size=2,
+    max_size=5,
+)
+
+
+@given(LISTS, st.lists(st.lists(st.sampled_from(WORDS), max_size=5).map(" ".join), min_size=20))
+def test_no_rule_that_is_said_never_to_match_or_decide_ever_does(
+    rules: list[tuple[str, str]], scripts: list[str]
+) -> None:
+    policy: dict[str, Any] = {"mode": "pattern", "default": "ask", "on_unknown": "ask"}
+    for verdict, pattern in rules:
+        policy.setdefault(verdict, []).append({"tool": "bash", "command": pattern})
+    made = Policy.parse(json.dumps(policy))
+    told = {w.rule for w in made.warnings if w.message.startswith(("never ", "never decides"))}
+    for script in scripts:
+        for item in made.judge("bash", {"command": script}).items:
+            assert item.decision.rule not in told
+
+
+PIECES = st.lists(
+    st.sampled_from([r"\.", r"\.\.", "/", "a", "^", "$", ".", "[^/]", "a*", "/+", "|", "(a|/)?"]),
+    max_size=6,
+).map("".join)
+GIVEN = st.lists(st.sampled_from(["/", ".", "..", "a", "//", "\n", "b"]), max_size=8).map("".join)
+
+
+@given(PIECES, st.lists(GIVEN, min_size=20))
+def test_no_path_pattern_that_is_said_never_to_match_ever_does(
+    pattern: str, paths: list[str]
+) -> None:
+    policy = {"mode": "pattern", "deny": [{"tool": "read", "path": pattern}], "default": "allow"}
+    made = Policy.parse(json.dumps(policy))
+    if [w for w in made.warnings if w.message.startswith("never matches")]:
+        for path in paths:
+            assert made.decide("read", {"path": f"/{path}"}).rule == "default"
+
+
+# --- programs that run others
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (r"^python3?\b", "hands out `python`: an interpreter runs any code"),
+        (r"^python3 -m pytest\b", "hands out `python3 -m pytest`: an interpreter"),
+        ("^bash", "hands out `bash`: an interpreter"),
+        (r"^(ls|node)\b", "hands out `node`: an interpreter"),
+        (r"^make test\b", "hands out `make test`: it runs what files of the workspace say"),
+        ("^npx", "hands out `npx`: it runs what files"),
+        (r"^(git (status|push))\b", "hands out `git push`: git runs programs that the hooks"),
+        (r"^docker\b", "hands out `docker`: `docker` runs code"),
+        (r"^\./run\.sh$", "hands out `./run.sh`: "),
+    ],
+)
+def test_an_allow_that_hands_out_a_program_is_told(command: str, said: str) -> None:
+    (message,) = of_rule("allow", tool="bash", command=command)
+    assert message.startswith(said)
+    assert "say why in the rule's `justification`" in message
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        r"^(git (status|diff|log)|ls|cat|rg)\b",
+        r"^git\b",
+        ".*",
+        r"^[a-z]+\b",
+        r"^sed\b",
+        r"^sed -n\b",
+        "^echo python3",
+        r"^find\b",
+    ],
+)
+def test_an_allow_of_what_only_reads_or_names_nothing_hands_nothing_out(command: str) -> None:
+    assert of_rule("allow", tool="bash", command=command) == []
+
+
+def test_whoever_says_why_is_not_told() -> None:
+    assert of_rule("allow", tool="bash", command=r"^make\b", justification="builds it") == []
+
+
+@pytest.mark.parametrize("verdict", ["deny", "ask"])
+def test_a_rule_that_does_not_allow_hands_nothing_out(verdict: str) -> None:
+    assert of_rule(verdict, tool="bash", command=r"^make\b") == []
+
+
+def test_each_reason_for_which_a_rule_hands_much_out_is_told_once() -> None:
+    messages = of_rule("allow", tool="bash", command=r"^(git (push|commit)|make( test)?|npx)\b")
+    assert [message.split(":")[0] for message in messages] == [
+        "hands out `git push`",
+        "hands out `make`",
+    ]
+
+
+@given(st.sampled_from([*PATTERNS, "^make", r"^(python3|ls)\b", r"^(sh|node|\./x)", r"^n\w*x$"]))
+def test_what_is_handed_out_is_allowed(pattern: str) -> None:
+    made = Policy.parse(json.dumps({"allow": [{"tool": "bash", "command": pattern}]}))
+    for warning in made.warnings:
+        if warning.message.startswith("hands out `"):
+            sample = warning.message.split("`")[1]
+            assert made.decide("bash", {"command": sample}).rule == "allow[0]"
