@@ -13,11 +13,22 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from runner.approvals import (
+        Answer,
+        ApprovalQueue,
+        ApprovalRequest,
+        Approve,
+        ApprovePattern,
+        Deny,
+    )
     from runner.client import (
         AsyncRunner,
         AsyncSession,
     )
     from runner.errors import (
+        ApprovalEnded,
+        ApprovalError,
+        ApprovalNotFound,
         AuditBroken,
         ConfigurationError,
         EngineError,
@@ -41,6 +52,8 @@ if TYPE_CHECKING:
         WorkspaceError,
     )
     from runner.model import (
+        Approval,
+        ApprovalState,
         Decision,
         Outcome,
         Output,
@@ -70,11 +83,22 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "Answer",
+    "Approval",
+    "ApprovalEnded",
+    "ApprovalError",
+    "ApprovalNotFound",
+    "ApprovalQueue",
+    "ApprovalRequest",
+    "ApprovalState",
+    "Approve",
+    "ApprovePattern",
     "AsyncRunner",
     "AsyncSession",
     "AuditBroken",
     "ConfigurationError",
     "Decision",
+    "Deny",
     "EngineError",
     "EngineUnavailable",
     "ImageBuildError",
@@ -112,8 +136,17 @@ __all__ = [
 ]
 
 _MODULES = {
+    "Answer": "runner.approvals",
+    "ApprovalQueue": "runner.approvals",
+    "ApprovalRequest": "runner.approvals",
+    "Approve": "runner.approvals",
+    "ApprovePattern": "runner.approvals",
+    "Deny": "runner.approvals",
     "AsyncRunner": "runner.client",
     "AsyncSession": "runner.client",
+    "ApprovalEnded": "runner.errors",
+    "ApprovalError": "runner.errors",
+    "ApprovalNotFound": "runner.errors",
     "AuditBroken": "runner.errors",
     "ConfigurationError": "runner.errors",
     "EngineError": "runner.errors",
@@ -135,6 +168,8 @@ _MODULES = {
     "StoreError": "runner.errors",
     "ToolError": "runner.errors",
     "WorkspaceError": "runner.errors",
+    "Approval": "runner.model",
+    "ApprovalState": "runner.model",
     "Decision": "runner.model",
     "Outcome": "runner.model",
     "Output": "runner.model",

@@ -5,13 +5,14 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
+from runner.approvals import Approvals, Approver
 from runner.controller import Controller, Rules
 from runner.docker_engine import DockerEngine
 from runner.engine import Engine
 from runner.errors import EngineError
 from runner.images import remove_outdated
 from runner.logs import log
-from runner.policy import DENY_EVERYTHING, Policy
+from runner.policy import DENY_EVERYTHING, FixedPolicy, Policy, PolicyFile, PolicySource
 from runner.process import process_alive
 from runner.sessions import Sessions, Swept
 from runner.settings import Settings
@@ -34,6 +35,17 @@ def as_policy(policy: Policy | str | Path | None) -> Policy:
     if isinstance(policy, str) and policy in Policy.shipped():
         return Policy.named(policy)
     return Policy.load(Path(policy))
+
+
+def as_source(policy: Policy | str | Path | None) -> PolicySource:
+    """As `as_policy`; a file is read anew when it changes.
+
+    Raises:
+        PolicyError: There is no such file, or it can't be loaded.
+    """
+    if isinstance(policy, Path) or (isinstance(policy, str) and policy not in Policy.shipped()):
+        return PolicyFile(policy)
+    return FixedPolicy(as_policy(policy))
 
 
 def open_store(settings: Settings) -> Store:
@@ -84,7 +96,8 @@ async def _opened(
 async def build(
     settings: Settings,
     *,
-    policy: Policy,
+    policy: PolicySource,
+    approver: Approver = None,
     tools: Registry | None = None,
     engine: Engine | None = None,
     on_line: Callable[[str], None] | None = None,
@@ -97,6 +110,7 @@ async def build(
     Args:
         settings: The settings.
         policy: What decides.
+        approver: Who answers where the policy asks; None: nobody, so that to ask is to deny.
         tools: The tools; None: the five.
         engine: The container engine; None: Docker, as the settings and the environment say.
         on_line: Gets the progress of image builds; None: the log.
@@ -118,7 +132,9 @@ async def build(
             ),
             max_timeout_s=settings.max_timeout_s,
         )
+        approvals = Approvals(store, approver, timeout_s=settings.approval_timeout_s)
         try:
+            store.expire_approvals()
             if store.sessions():
                 try:
                     await sessions.sweep()
@@ -130,6 +146,8 @@ async def build(
                 rules=rules,
                 sessions=sessions,
                 store=store,
+                approvals=approvals,
             )
         finally:
             await sessions.close()
+            await approvals.close()

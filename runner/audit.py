@@ -23,9 +23,10 @@ from json.encoder import encode_basestring_ascii
 from typing import Any, NamedTuple, Protocol, Self
 
 from runner.errors import AuditBroken, ConfigurationError
-from runner.model import Status
+from runner.model import ApprovalState, Status
 
 __all__ = [
+    "APPROVAL_EVENT",
     "LAST_EVENT",
     "START",
     "AuditEvent",
@@ -52,6 +53,8 @@ class AuditEvent(StrEnum):
     """A call could not be carried out: its input is invalid, or it was lost on the way."""
     TOOL_RESULT = "tool.result"
     """A call ended, well or badly."""
+    TOOL_PROTECTED = "tool.protected"
+    """Protected files were found to be created, changed or removed when a call ended."""
     SESSION_OPENED = "session.opened"
     SESSION_CLOSED = "session.closed"
     SESSION_EXPIRED = "session.expired"
@@ -61,6 +64,14 @@ class AuditEvent(StrEnum):
     """A session got a new container on the same workspace."""
     SESSION_SWEPT = "session.swept"
     """What a dead process had left of a session, such as its container, was removed."""
+    APPROVAL_ASKED = "approval.asked"
+    """A rule asks a person about a call, which waits."""
+    APPROVAL_APPROVED = "approval.approved"
+    APPROVAL_DENIED = "approval.denied"
+    APPROVAL_EXPIRED = "approval.expired"
+    """Nobody answered in time."""
+    APPROVAL_CANCELLED = "approval.cancelled"
+    """The session ended before anybody answered."""
 
 
 LAST_EVENT: dict[Status, AuditEvent] = {
@@ -74,6 +85,15 @@ LAST_EVENT: dict[Status, AuditEvent] = {
     Status.LOST: AuditEvent.TOOL_ERROR,
 }
 """The row that completes a call, by how it ended."""
+
+APPROVAL_EVENT: dict[ApprovalState, AuditEvent] = {
+    ApprovalState.PENDING: AuditEvent.APPROVAL_ASKED,
+    ApprovalState.APPROVED: AuditEvent.APPROVAL_APPROVED,
+    ApprovalState.DENIED: AuditEvent.APPROVAL_DENIED,
+    ApprovalState.EXPIRED: AuditEvent.APPROVAL_EXPIRED,
+    ApprovalState.CANCELLED: AuditEvent.APPROVAL_CANCELLED,
+}
+"""The row that tells of an approval's way into a state."""
 
 
 class Head(NamedTuple):

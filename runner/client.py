@@ -12,10 +12,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from runner.app import as_policy, build
+from runner.app import as_source, build
+from runner.approvals import Approver, checked
 from runner.controller import Controller, OnOutput, RawInput
 from runner.engine import Engine
-from runner.errors import RunnerError
+from runner.errors import ConfigurationError, RunnerError
 from runner.model import Output, SessionInfo, ToolResult
 from runner.policy import Policy
 from runner.sandbox import Sandbox
@@ -164,6 +165,9 @@ class AsyncRunner:
     Args:
         policy: A `Policy`, the name of a shipped one (`"default"`), a file, or None, which
             denies every call.
+        approver: Who answers where the policy asks: a callback that takes an `ApprovalRequest`
+            and returns an `Answer`, an `ApprovalQueue`, `"store"` for an answer from another
+            process (`runner approvals`), or None, for which to ask is to deny.
         tools: The tools that calls may name; None: the five.
         engine: The container engine; None: Docker.
         settings: All settings; None: read from environment and file.
@@ -171,23 +175,25 @@ class AsyncRunner:
         **overrides: Single settings, by their names in `Settings`.
 
     Raises:
-        ConfigurationError, PolicyError: Settings or policy can't be used.
+        ConfigurationError, PolicyError: Settings, policy or approver can't be used.
     """
 
     def __init__(
         self,
         policy: Policy | str | Path | None = None,
         *,
+        approver: Approver = None,
         tools: Registry | None = None,
         engine: Engine | None = None,
         settings: Settings | None = None,
         on_line: Callable[[str], None] | None = None,
         **overrides: Any,
     ):
-        self.policy = as_policy(policy)
+        self._source = as_source(policy)
         self.settings = settings or Settings.read(**overrides)
         self.tools = tools if tools is not None else default_registry()
         """The registry: `runner.tools.register(MyTool())`."""
+        self._approver = checked(approver)
         self._engine = engine
         self._on_line = on_line
         self._stack = contextlib.AsyncExitStack()
@@ -197,7 +203,8 @@ class AsyncRunner:
         self._controller = await self._stack.enter_async_context(
             build(
                 self.settings,
-                policy=self.policy,
+                policy=self._source,
+                approver=self._approver,
                 tools=self.tools,
                 engine=self._engine,
                 on_line=self._on_line,
@@ -213,6 +220,11 @@ class AsyncRunner:
     ) -> None:
         self._controller = None
         await self._stack.__aexit__(kind, error, trace)
+
+    @property
+    def policy(self) -> Policy:
+        """What decides the next call: a file's policy changes with the file."""
+        return self._source.current
 
     @property
     def controller(self) -> Controller:
@@ -262,7 +274,10 @@ class AsyncRunner:
 
     async def open_session(self, **options: Any) -> AsyncSession:
         """Open a session; see `session` for the options."""
-        lease = await self.controller.sessions.open(self.options(**options))
+        chosen = self.options(**options)
+        if chosen.workspace is not None and not chosen.read_only:
+            self._keep_policy_out_of(chosen.workspace)
+        lease = await self.controller.sessions.open(chosen)
         return AsyncSession(self.controller, lease)
 
     @contextlib.asynccontextmanager
@@ -277,6 +292,7 @@ class AsyncRunner:
 
         Raises:
             WorkspaceError: The directory can't be mounted.
+            ConfigurationError: The policy's file lies in the workspace, where calls can write.
             ImageUnusable: The image is missing, for another architecture, or has no /bin/sh.
             EngineUnavailable: Docker can't be reached.
             RunnerError: Another trouble; see `runner.errors`.
@@ -294,8 +310,21 @@ class AsyncRunner:
         Raises:
             SessionNotFound, SessionEnded, SessionBusy: It can't be had.
         """
+        found = self.controller.store.session(session_id)
+        if found is not None and not found.read_only:
+            self._keep_policy_out_of(Path(found.workspace))
         lease = await self.controller.sessions.adopt(session_id, wait_s=wait_s)
         return AsyncSession(self.controller, lease)
+
+    def _keep_policy_out_of(self, workspace: Path) -> None:
+        """See that no call can write the rules for the next one."""
+        directory = workspace.expanduser().resolve()
+        for name in self._source.files:
+            if Path(name).resolve().is_relative_to(directory):
+                raise ConfigurationError(
+                    f"the policy {name} lies in the workspace {directory}, where calls could change"
+                    " it: keep it elsewhere, or mount the workspace read-only"
+                )
 
     async def close_session(self, session_id: str, *, wait_s: float = 0.0) -> None:
         """Close a session by its id.

@@ -3,7 +3,7 @@
     validate → decide → execute → record
 
 `Controller.call` is the only way to run a tool, whoever asks. It decides nothing itself: the
-tool's schema says what is valid, the policy what is allowed, the sandbox what happened.
+tool's schema says what is valid, the gate what is allowed, the sandbox what happened.
 """
 
 import asyncio
@@ -12,17 +12,20 @@ import time
 import uuid
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
+from runner.approvals import Approvals
+from runner.audit import AuditEvent
 from runner.errors import ConfigurationError, RunnerError
+from runner.gate import Gate, PathUnusable, Permit
 from runner.logs import log
-from runner.model import Call, Decision, Outcome, Record, Status, ToolResult, Verdict
-from runner.policy import Policy
+from runner.model import Call, Outcome, Record, Status, ToolResult, Verdict
+from runner.policy import PolicySource
 from runner.process import process_identity
 from runner.sandbox import GRACE_S
 from runner.sessions import Lease, Sessions
 from runner.store import Store
 from runner.tools import (
-    Decoded,
     InvalidInput,
     Registry,
     Tool,
@@ -44,7 +47,7 @@ INVALID_INPUT_KEPT = 4096
 class Rules:
     """What the controller enforces: fixed for its lifetime."""
 
-    policy: Policy
+    policy: PolicySource
     limits: ToolLimits
     max_timeout_s: float
 
@@ -52,12 +55,22 @@ class Rules:
 class Controller:
     """Runs calls: the same schema, policy and record for every interface."""
 
-    def __init__(self, *, tools: Registry, rules: Rules, sessions: Sessions, store: Store):
+    def __init__(
+        self,
+        *,
+        tools: Registry,
+        rules: Rules,
+        sessions: Sessions,
+        store: Store,
+        approvals: Approvals,
+    ):
         self.tools = tools
         self.rules = rules
         self.sessions = sessions
         self.store = store
         self._owner = process_identity()
+        self.approvals = approvals
+        self._gate = Gate(rules.policy, store, approvals)
 
     async def call(
         self,
@@ -105,11 +118,19 @@ class Controller:
         except InvalidInput as invalid:
             refused = replace(refused, error=str(invalid))
             return self._refuse(lease, started, _raw_text(raw), refused)
-        decision = self._decide(tool.name, decoded)
-        if decision.verdict is not Verdict.ALLOW:
-            error = f"{tool.name}: {decision.reason}"
-            refused = replace(refused, status=Status.DENIED, error=error, decision=decision)
+        try:
+            permit = await self._gate.decide(lease, tool.name, decoded, call_id=refused.call_id)
+        except PathUnusable as unusable:
+            refused = replace(refused, status=Status.FAILED, error=str(unusable))
             return self._refuse(lease, started, decoded.canonical, refused)
+        except RunnerError as trouble:
+            refused = replace(refused, status=Status.LOST, error=f"{tool.name}: {trouble}")
+            self._refuse(lease, started, decoded.canonical, refused)
+            raise
+        if permit.decision.verdict is not Verdict.ALLOW:
+            error = f"{tool.name}: {permit.decision.reason}"
+            refused = replace(refused, status=Status.DENIED, error=error, decision=permit.decision)
+            return self._refuse(lease, started, decoded.canonical, refused, permit)
         call = Call(
             id=refused.call_id,
             session_id=lease.info.id,
@@ -118,8 +139,9 @@ class Controller:
             canonical=decoded.canonical,
             timeout_s=limit_s,
         )
-        with self._recorded(lease, call, started, decision) as finish:
-            outcome = await self._execute(lease, tool, call, decoded.input, on_output)
+        # It begins now, however long a person was asked about it before.
+        with self._recorded(lease, call, time.time(), permit) as finish:
+            outcome = await self._execute(lease, tool, call, permit, decoded.input, on_output)
             return finish(outcome)
 
     def _timeout(self, lease: Lease, asked_s: float | None) -> float:
@@ -131,22 +153,12 @@ class Controller:
             )
         return limit_s
 
-    def _decide(self, tool: str, decoded: Decoded) -> Decision:
-        decision = self.rules.policy.decide(tool, decoded.arguments, decoded.canonical)
-        if decision.verdict is Verdict.ASK:
-            reason = decision.reason or "the policy asks for approval"
-            return replace(
-                decision,
-                verdict=Verdict.DENY,
-                reason=f"{reason}; nobody is there to approve it, so it is denied",
-            )
-        return decision
-
     async def _execute(
         self,
         lease: Lease,
         tool: Tool,
         call: Call,
+        permit: Permit,
         input: object,
         on_output: OnOutput | None,
     ) -> Outcome:
@@ -158,6 +170,9 @@ class Controller:
             on_output=on_output,
             limits=self.rules.limits,
             environment=lease.environment,
+            judged=permit.path,
+            hidden=permit.hidden,
+            watch=permit.watch,
         )
         # A tool that keeps the time itself returns what it has; it gets a while to do so.
         limit_s = call.timeout_s + (2 * GRACE_S if keeps_time(tool) else 0.0)
@@ -182,7 +197,12 @@ class Controller:
     # Records.
 
     def _refuse(
-        self, lease: Lease, started: float, arguments: str, result: ToolResult
+        self,
+        lease: Lease,
+        started: float,
+        arguments: str,
+        result: ToolResult,
+        permit: Permit | None = None,
     ) -> ToolResult:
         """Record a call that does not run."""
         result = replace(result, duration_s=time.time() - started)
@@ -194,7 +214,7 @@ class Controller:
             verdict=result.decision.verdict if result.decision else None,
             rule=result.decision.rule if result.decision else None,
             reason=result.decision.reason if result.decision else "",
-            policy=self.rules.policy.digest,
+            policy=permit.policy if permit else self.rules.policy.current.digest,
             status=result.status,
             exit_code=None,
             output="",
@@ -202,6 +222,8 @@ class Controller:
             started_at=started,
             duration_s=result.duration_s,
             timeout_s=result.timeout_s,
+            shadow=permit.shadow if permit else "",
+            approval=permit.approval if permit else "",
         )
         self.store.begin_call(record, owner=self._owner)
         event = "tool.denied" if result.status is Status.DENIED else "tool.error"
@@ -215,11 +237,26 @@ class Controller:
         )
         return result
 
+    def _note_protected(self, call: Call, details: Mapping[str, Any]) -> None:
+        """Record what a call did to protected files; before its end, so that neither is lost."""
+        if "protected" not in details:
+            return
+        facts = {name: details[name] for name in PROTECTED_FACTS if name in details}
+        self.store.audit(
+            AuditEvent.TOOL_PROTECTED,
+            session_id=call.session_id,
+            body={"call": call.id, "tool": call.tool, **facts},
+        )
+        log.warning(
+            "tool.protected", tool=call.tool, session=call.session_id, call=call.id, **facts
+        )
+
     @contextlib.contextmanager
     def _recorded(
-        self, lease: Lease, call: Call, started: float, decision: Decision
+        self, lease: Lease, call: Call, started: float, permit: Permit
     ) -> Iterator[Callable[[Outcome], ToolResult]]:
         """Record a call before it runs, and what came of it whatever happens."""
+        decision = permit.decision
         record = Record(
             call_id=call.id,
             session_id=call.session_id,
@@ -228,7 +265,7 @@ class Controller:
             verdict=decision.verdict,
             rule=decision.rule,
             reason=decision.reason,
-            policy=self.rules.policy.digest,
+            policy=permit.policy,
             status=None,
             exit_code=None,
             output="",
@@ -236,6 +273,8 @@ class Controller:
             started_at=started,
             duration_s=None,
             timeout_s=call.timeout_s,
+            shadow=permit.shadow,
+            approval=permit.approval,
         )
         self.store.begin_call(record, owner=self._owner)
         clock = time.perf_counter()
@@ -256,6 +295,8 @@ class Controller:
                 decision=decision,
                 details=outcome.details,
             )
+            if permit.watch:
+                self._note_protected(call, outcome.details)
             self.store.finish_call(done)
             log.info(
                 "tool.execute",
@@ -274,11 +315,17 @@ class Controller:
             finish(Outcome(error=f"{call.tool}: cancelled", status=Status.CANCELLED))
             raise
         except RunnerError as error:
-            finish(Outcome(error=f"{call.tool}: {error}", status=Status.LOST))
+            # What it did to protected files went with the container that could have told.
+            details = {"protected_incomplete": True} if permit.watch else {}
+            finish(Outcome(error=f"{call.tool}: {error}", status=Status.LOST, details=details))
             log.warning("tool.error", tool=call.tool, call=call.id, error=str(error))
             raise
         finally:
             lease.busy -= 1
+
+
+PROTECTED_FACTS = ("protected", "protected_count", "protected_incomplete")
+"""What the details of an outcome say about protected files."""
 
 
 def _raw_text(raw: RawInput) -> str:

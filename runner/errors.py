@@ -15,6 +15,9 @@
     │   ├── SessionBusy         somebody else holds it
     │   ├── SessionEnded        closed or expired
     │   └── WorkspaceError      the directory can't be mounted
+    ├── ApprovalError           an approval can't be answered as asked
+    │   ├── ApprovalNotFound
+    │   └── ApprovalEnded       somebody else answered, or its time ran out
     ├── SandboxError            the call could not be carried out in the container
     │   ├── SandboxLost         the container or its helper is gone
     │   │   ├── SandboxPaused
@@ -139,6 +142,24 @@ class WorkspaceError(SessionError):
     code = "workspace"
 
 
+class ApprovalError(RunnerError):
+    """An approval can't be answered as asked."""
+
+    code = "approval"
+
+
+class ApprovalNotFound(ApprovalError):
+    """No approval has this id."""
+
+    code = "approval_not_found"
+
+
+class ApprovalEnded(ApprovalError):
+    """It was answered already, its time ran out, or its session is gone."""
+
+    code = "approval_ended"
+
+
 class SandboxError(RunnerError):
     """The call could not be carried out in the container."""
 
@@ -229,6 +250,9 @@ EXITS: dict[str, Exit] = {
     "session_busy": Exit(COULD_NOT_RUN, 409, -32602),
     "session_ended": Exit(COULD_NOT_RUN, 410, -32602),
     "workspace": Exit(2, 422, -32602),
+    "approval": Exit(COULD_NOT_RUN, 409, -32602),
+    "approval_not_found": Exit(COULD_NOT_RUN, 404, -32602),
+    "approval_ended": Exit(COULD_NOT_RUN, 410, -32602),
     "sandbox": Exit(COULD_NOT_RUN, 502, -32603),
     "sandbox_lost": Exit(LOST, 502, -32603),
     "sandbox_paused": Exit(LOST, 502, -32603),

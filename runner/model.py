@@ -187,3 +187,73 @@ class Record:
     duration_s: float | None
     timeout_s: float | None
     details: Mapping[str, Any] = field(default_factory=dict)
+    shadow: str = ""
+    """What a second policy, which is not enforced, says of the call: JSON; empty without one."""
+    approval: str = ""
+    """The id of the approval that it ran under, or that refused it; empty without one."""
+
+
+class ApprovalState(StrEnum):
+    """Where a question to a person is in its life."""
+
+    PENDING = "pending"
+    APPROVED = "approved"
+    DENIED = "denied"
+    EXPIRED = "expired"
+    """Nobody answered before its deadline. The call is denied."""
+    CANCELLED = "cancelled"
+    """Its session is gone, so that there is nothing to approve any more."""
+
+
+APPROVAL_TRANSITIONS: Mapping[ApprovalState, frozenset[ApprovalState]] = {
+    ApprovalState.PENDING: frozenset(ApprovalState) - {ApprovalState.PENDING},
+    ApprovalState.APPROVED: frozenset(),
+    ApprovalState.DENIED: frozenset(),
+    ApprovalState.EXPIRED: frozenset(),
+    ApprovalState.CANCELLED: frozenset(),
+}
+"""What may become of an approval in each state: it ends once, and stays as it ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Approval:
+    """A question to a person, and its answer, as the store keeps them.
+
+    Times are seconds since the epoch.
+    """
+
+    id: str
+    session_id: str
+    state: ApprovalState
+    tool: str
+    arguments: str
+    """Canonical JSON, all of it: who answers must be able to see what it is about."""
+    resolved: str | None
+    """The path that the container resolved the call's to; None where the policy did not ask."""
+    hash: str
+    """SHA-256 of tool, arguments and resolved path: the one call that it is good for."""
+    policy: str
+    """SHA-256 of the policy that asked. Under another policy it is good for nothing."""
+    rule: str | None
+    """The rule that asked."""
+    reason: str
+    """The policy's words for it, or empty."""
+    asked_at: float
+    expires_at: float
+    """The deadline: nobody's answer until then is a no."""
+    ended_at: float | None = None
+    answered_by: str = ""
+    """Who answered; empty where nobody did."""
+    answered_how: str = ""
+    """`terminal`, `cli`, `callback`, `queue`, or another interface's name."""
+    answer: str = ""
+    """The reason that was given with a denial, or why it was cancelled."""
+    pattern: str = ""
+    """The rule, as JSON, that was approved for the rest of the session; empty for one call."""
+    used_by: str = ""
+    """The id of the call that used it. Without a pattern it can be used once."""
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether it still waits for an answer."""
+        return self.state is ApprovalState.PENDING

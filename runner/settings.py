@@ -85,6 +85,8 @@ class Settings(BaseSettings):
     """Time limit of a call, in seconds, unless the call or its session has its own."""
     max_timeout_s: Seconds = 3600.0
     """The longest limit that a call may ask for."""
+    approval_timeout_s: Seconds = 600.0
+    """How long a call waits for a person's answer where the policy asks. Then it is denied."""
     idle_timeout_s: Seconds = 1800.0
     """A session that is not used for this long is closed."""
     ttl_s: Seconds = 8 * 3600.0

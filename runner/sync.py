@@ -13,6 +13,7 @@ from typing import Any, Self, TypeVar
 
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
+from runner.approvals import Approver
 from runner.client import AsyncRunner, AsyncSession
 from runner.controller import RawInput
 from runner.engine import Engine
@@ -145,13 +146,14 @@ class Runner:
         self,
         policy: Policy | str | Path | None = None,
         *,
+        approver: Approver = None,
         tools: Registry | None = None,
         engine: Engine | None = None,
         settings: Settings | None = None,
         **overrides: Any,
     ):
         self._runner = AsyncRunner(
-            policy, tools=tools, engine=engine, settings=settings, **overrides
+            policy, approver=approver, tools=tools, engine=engine, settings=settings, **overrides
         )
         self._stack = ExitStack()
         self._portal: BlockingPortal | None = None

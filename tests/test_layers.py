@@ -14,10 +14,11 @@ ROWS: tuple[tuple[str, ...], ...] = (
     ("helper", "errors", "model", "version", "logs", "lock", "answers"),
     ("settings", "process", "assets", "audit", "carrier", "workspace"),
     ("engine", "sandbox", "store", "policy"),
-    ("docker_engine", "ingredients", "tools"),
+    ("docker_engine", "ingredients", "tools", "approvals"),
     ("images",),
     ("containers", "testing"),
     ("sessions",),
+    ("gate",),
     ("controller",),
     ("app",),
     ("client",),
@@ -40,6 +41,8 @@ DOORS: dict[str, tuple[str, ...]] = {
     "rich": ("cli",),
     "re2": ("helper", "policy"),
     "yaml": ("policy",),
+    "tree_sitter": ("policy",),
+    "tree_sitter_bash": ("policy",),
     "subprocess": ("ingredients",),
 }
 """What may import it: a library that is everywhere can't be replaced anywhere."""

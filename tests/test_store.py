@@ -474,6 +474,70 @@ def test_calls_are_listed_in_order_and_by_session(store: Store) -> None:
     assert store.calls(after=listed[1][0], limit=1) == [listed[2]]
 
 
+def test_the_last_calls_of_a_session_come_newest_first(store: Store) -> None:
+    store.add_session(session())
+    store.add_session(session("s2"))
+    for number in range(4):
+        store.begin_call(denied(f"c{number}", started_at=NOW + number), owner=OWNER)
+    store.begin_call(denied("other", session_id="s2"), owner=OWNER)
+    store.begin_call(record("c4", started_at=NOW + 9), owner=OWNER)
+    store.finish_call(result("c4"))
+    found = store.recent_calls("s1", limit=3)
+    assert [call.call_id for call in found] == ["c4", "c3", "c2"]
+    assert found[0].arguments == record().arguments
+    assert found[0].output == ""
+
+
+@pytest.mark.parametrize(
+    ("asked", "count"),
+    [
+        ({"since": 0}, 6),
+        ({"since": NOW + 1}, 5),
+        ({"since": NOW + 1.001}, 4),
+        ({"since": 0, "session_id": "s1"}, 3),
+        ({"since": NOW + 2, "session_id": "s1"}, 1),
+        ({"since": 0, "tenant": "acme"}, 5),
+        ({"since": NOW + 20, "tenant": "acme"}, 1),
+        ({"since": 0, "tenant": "other"}, 1),
+        ({"since": 0, "tenant": "nobody"}, 0),
+        ({"since": 0, "session_id": "s1", "rule": "allow[1]"}, 1),
+        ({"since": 0, "tenant": "acme", "rule": "allow[0]"}, 3),
+        ({"since": 0, "tenant": "acme", "session_id": "s3"}, 0),
+    ],
+)
+def test_calls_that_were_allowed_are_counted(
+    store: Store, clock: Clock, asked: dict[str, Any], count: int
+) -> None:
+    for name, tenant in (("s1", "acme"), ("s2", "acme"), ("s3", "other")):
+        store.add_session(session(name, tenant=tenant))
+    for number, (name, rule, after_s) in enumerate(
+        [("s1", "allow[0]", 0), ("s1", "allow[1]", 1), ("s1", "allow[0]", 2),
+         ("s2", "allow[0]", 3), ("s3", "allow[0]", 4), ("s2", "allow[1]", 30)]
+    ):  # fmt: skip
+        call = record(f"c{number}", session_id=name, rule=rule, started_at=NOW + after_s)
+        store.begin_call(call, owner=OWNER)
+    store.begin_call(denied("no", started_at=NOW + 2), owner=OWNER)
+    clock.now += 10
+    store.end_session("s1", SessionState.CLOSED)
+    assert store.count_calls(**asked) == count
+
+
+def test_counting_looks_at_the_last_calls_only(store: Store, path: Path) -> None:
+    with closing(sqlite3.connect(path)) as db:
+        for where in (
+            "session_id = 's1'",
+            "session_id IN (SELECT id FROM sessions WHERE tenant = 'a' AND"
+            " (ended_at IS NULL OR ended_at >= 1))",
+        ):
+            plan = db.execute(
+                "EXPLAIN QUERY PLAN SELECT count(*) FROM calls WHERE verdict = 'allow'"
+                f" AND started_at >= 1 AND {where}"
+            ).fetchall()
+            steps = " ".join(step[-1] for step in plan)
+            assert "calls_started (session_id=? AND started_at>?)" in steps
+            assert "SCAN" not in steps
+
+
 def test_what_is_too_long_is_cut_between_characters_and_counted(path: Path) -> None:
     with Store.open(path, stored_output_limit_bytes=10) as store:
         store.add_session(session())
@@ -785,6 +849,8 @@ def test_a_row_that_was_rewritten_with_its_hash_breaks_the_next(path: Path) -> N
         ("timeout_s", "NULL"),
         ("details", """'{"a":1}'"""),
         ("owner", "'another'"),
+        ("shadow", "'{}'"),
+        ("approval", "'a-1'"),
     ],
 )
 def test_a_changed_record_of_a_call_is_found_at_the_row_of_its_end(
@@ -842,6 +908,9 @@ def test_the_digest_of_a_record_is_what_the_documentation_says(path: Path) -> No
         store.begin_call(denied("c1", arguments="é" * 50_000, output="n\x7fo"), owner=OWNER)
         store.begin_call(record("c2"), owner=OWNER)
         store.finish_call(result("c2", output="x" * 50, error="é", details={"a": 1}))
+        store.begin_call(record("c3", approval="a-1"), owner=OWNER)
+        store.finish_call(result("c3"))
+        store.begin_call(denied("c4", shadow='{"verdict":"ask"}'), owner=OWNER)
         signed = {row.call_id: row.body["record"] for row in store.audit_rows() if row.call_id}
     with closing(sqlite3.connect(path)) as db:
         cursor = db.execute("SELECT * FROM calls ORDER BY seq")
@@ -852,6 +921,8 @@ def test_the_digest_of_a_record_is_what_the_documentation_says(path: Path) -> No
         del row["seq"]
         for name in ("arguments", "output"):
             row[name] = hashlib.sha256(row[name].encode()).hexdigest()
+        if row["shadow"] is row["approval"] is None:
+            del row["shadow"], row["approval"]
         array = json.dumps(list(row.values()), separators=(",", ":"))
         assert hashlib.sha256(array.encode()).hexdigest() == signed[row["id"]]
 
@@ -863,7 +934,7 @@ def test_the_digest_of_a_record_is_what_the_documentation_says(path: Path) -> No
         ("UPDATE calls SET id = 'c9' WHERE id = 'c1'", 4),
         ("INSERT INTO calls SELECT 99, 'c9', session_id, tool, verdict, rule, reason, policy,"
          " status, exit_code, started_at, duration_s, timeout_s, owner, details, error,"
-         " arguments, output FROM calls WHERE id = 'c1'", 11),
+         " arguments, output, shadow, approval FROM calls WHERE id = 'c1'", 11),
     ],
 )  # fmt: skip
 def test_records_that_are_missing_or_too_many_are_found(
@@ -1333,8 +1404,47 @@ def test_a_migration_that_fails_leaves_the_store_as_it_was(
     with Store.open(path) as store:
         assert store.verify() == 10
     with closing(sqlite3.connect(path)) as db:
-        assert db.execute("PRAGMA user_version").fetchone() == (2,)
+        assert db.execute("PRAGMA user_version").fetchone() == (len(known) + 1,)
         assert db.execute("SELECT count(*) FROM extra").fetchone() == (0,)
+
+
+def test_a_file_of_the_first_version_is_brought_to_this_one(
+    path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = schema._MIGRATIONS
+    monkeypatch.setattr(schema, "_MIGRATIONS", known[:1])
+    with Store.open(path, clock=clock) as store:
+        store.add_session(session())
+        with closing(sqlite3.connect(path)) as db:
+            columns = [row[1] for row in db.execute("PRAGMA table_info(calls)")][1:]
+            assert columns[-2:] == ["arguments", "output"]
+        # As the first version wrote and signed it.
+        values = [
+            "c1", "s1", "bash", "deny", "deny[2]", "no", "ab" * 32, "denied", None, NOW, 0.001,
+            60.0, OWNER, "{}", "bash: denied: no", '{"command":"echo hi"}', "",
+        ]  # fmt: skip
+        signed = [*values[:-2], *(hashlib.sha256(str(text).encode()).hexdigest()
+                                  for text in values[-2:])]  # fmt: skip
+        array = json.dumps(signed, separators=(",", ":"))
+        body = {"arguments_sha256": "", "record": hashlib.sha256(array.encode()).hexdigest()}
+        with store._db.writing:
+            marks = ", ".join("?" * len(columns))
+            store._db.execute(f"INSERT INTO calls ({', '.join(columns)}) VALUES ({marks})", values)
+            store._append(AuditEvent.TOOL_DENIED, "s1", "c1", body)
+    monkeypatch.setattr(schema, "_MIGRATIONS", known)
+    with Store.open(path, clock=clock) as store:
+        assert store.verify() == 2
+        assert store.call("c1") == denied()
+        assert store.approvals(include_ended=True) == []
+        store.begin_call(record("c2", approval="a-1", shadow="{}"), owner=OWNER)
+        store.finish_call(result("c2"))
+        done = store.call("c2")
+        assert done is not None
+        assert (done.approval, done.shadow) == ("a-1", "{}")
+        assert store.end_session("s1", SessionState.CLOSED)
+        assert store.verify() == 5
+    tamper(path, "UPDATE calls SET approval = 'a-2' WHERE id = 'c1'")
+    assert broken(path).row == 2
 
 
 def test_the_file_is_in_wal_mode_with_foreign_keys(store: Store) -> None:

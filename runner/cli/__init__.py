@@ -1,7 +1,9 @@
 """The command line: words in, values of the library called, words and an exit status out.
 
     calls      run, call             session   session create, list, show, close
-    records    log, audit, prune     setup     image, policy, tools, doctor
+    approvals  approvals list, show, approve, deny     prompt   what `--ask` asks
+    policies   policy check, explain, test, replay, init, list, show
+    records    log, audit, prune     setup     image, tools, doctor
     help       exit codes, settings
     options    what commands share   values    words made into values
     terminal   the only place that prints      interrupts   signals, and readers that go away
@@ -21,7 +23,7 @@ from typing import Annotated
 
 import typer
 
-from runner.cli import calls, records, session, setup
+from runner.cli import approvals, calls, policies, records, session, setup
 from runner.cli import help as topics
 from runner.cli.exits import USAGE
 from runner.cli.options import LogAs, LogFormat, Quiet, Verbose
@@ -61,12 +63,26 @@ GROUPS: tuple[tuple[str, str, tuple[tuple[str, Command], ...]], ...] = (
         ),
     ),
     (
-        "policy",
-        "Check policies, and see the shipped ones.",
+        "approvals",
+        "Answer calls that wait for a person.",
         (
-            ("check", setup.check_policy),
-            ("list", setup.list_policies),
-            ("show", setup.show_policy),
+            ("list", approvals.list_),
+            ("show", approvals.show),
+            ("approve", approvals.approve),
+            ("deny", approvals.deny),
+        ),
+    ),
+    (
+        "policy",
+        "Check, explain and try policies, and make a first one.",
+        (
+            ("check", policies.check),
+            ("explain", policies.explain),
+            ("test", policies.try_cases),
+            ("replay", policies.replay),
+            ("init", policies.init),
+            ("list", policies.list_),
+            ("show", policies.show),
         ),
     ),
     (

@@ -12,6 +12,7 @@ from runner.cli import interrupts
 from runner.cli.exits import exit_status
 from runner.cli.interrupts import Interrupts
 from runner.cli.options import (
+    Ask,
     Carrier,
     Cpus,
     Env,
@@ -29,7 +30,8 @@ from runner.cli.options import (
     session_settings,
     terminal_of,
 )
-from runner.cli.terminal import Progress, Stream, Terminal
+from runner.cli.prompt import Prompt, Waiting, approver_for
+from runner.cli.terminal import Progress, Stream, Terminal, one_line
 from runner.cli.values import tool_input, variables
 from runner.errors import COULD_NOT_RUN
 from runner.model import Status, ToolResult
@@ -40,6 +42,8 @@ if TYPE_CHECKING:
 
 DEFAULT_POLICY = "default"
 """The container is what holds a command that a person types; it needs no permission besides."""
+PROTECTED_SHOWN = 5
+"""Protected files that one line names; `--json` has them all."""
 IMAGES_ONCE = "getting the images of sessions ready; this happens once and can take some minutes"
 
 
@@ -55,6 +59,7 @@ def run(
     workspace: Workspace = None,
     read_only: ReadOnly = False,
     policy: PolicyOption = DEFAULT_POLICY,
+    ask: Ask = None,
     image: Image = None,
     runtime: Runtime = None,
     carrier: Carrier = None,
@@ -94,9 +99,10 @@ def run(
     what = "workspace " + (workspace or "empty (--workspace DIR mounts one)")
     terminal.say(f"policy {chosen.name}, {what}")
     line = command[0] if len(command) == 1 else shlex.join(command)
+    approver = approver_for(terminal, ask)
 
     async def work(interruption: Interrupts) -> int:
-        return await _run(terminal, interruption, settings, chosen, line, options)
+        return await _run(terminal, interruption, settings, chosen, approver, line, options)
 
     raise typer.Exit(interrupts.run(work, say=terminal.say))
 
@@ -106,6 +112,7 @@ async def _run(
     interruption: Interrupts,
     settings: "Settings",
     policy: "Policy",
+    approver: Prompt | Waiting | None,
     line: str,
     options: dict[str, Any],
 ) -> int:
@@ -130,7 +137,9 @@ async def _run(
 
     with Progress(terminal, opening=IMAGES_ONCE) as progress:
         async with (
-            AsyncRunner(policy, settings=settings, on_line=progress.show) as runner,
+            AsyncRunner(
+                policy, approver=approver, settings=settings, on_line=progress.show
+            ) as runner,
             runner.session(**options) as session,
         ):
             progress.stop()
@@ -164,6 +173,19 @@ def _comment(terminal: Terminal, result: ToolResult) -> None:
         terminal.warn(f"{result.truncated.omitted_bytes} bytes of the output are left out")
     if result.background:
         terminal.say(f"processes left running, ended with the session: {result.background}")
+    _tell_protected(terminal, result)
+
+
+def _tell_protected(terminal: Terminal, result: ToolResult) -> None:
+    """Name the first protected files that were touched: they run code later, on the host."""
+    touched = result.details.get("protected")
+    if not touched:
+        return
+    named = [f"{file['path']} {file['change']}" for file in touched[:PROTECTED_SHOWN]]
+    more = result.details.get("protected_count", len(touched)) - len(named)
+    if more:
+        named.append(f"{more} more")
+    terminal.warn(one_line(f"protected files were touched: {', '.join(named)}"))
 
 
 def call(
@@ -179,6 +201,7 @@ def call(
         str, typer.Option("--session", "-s", metavar="ID", help="From `runner session create`.")
     ],
     policy: PolicyOption = DEFAULT_POLICY,
+    ask: Ask = None,
     timeout: Timeout = None,
     wait: Wait = None,
     as_json: Json = False,
@@ -197,14 +220,17 @@ def call(
     chosen = _policy(terminal, policy)
     terminal.say(f"policy {chosen.name}")
     raw = tool_input(input_)
+    approver = approver_for(terminal, ask)
 
     async def work(interruption: Interrupts) -> int:
         from runner.client import AsyncRunner
 
         async with (
-            AsyncRunner(chosen, settings=settings) as runner,
+            AsyncRunner(chosen, approver=approver, settings=settings) as runner,
             await runner.attach(session, wait_s=wait or 0.0) as attached,
         ):
+            if isinstance(approver, Prompt):
+                approver.session = attached
             result = await attached.call(tool, raw, timeout_s=timeout)
             interruption.finishing()
         if terminal.as_json:
@@ -212,6 +238,7 @@ def call(
         else:
             # An error is for people; a file's content must come as it is.
             terminal.print_text(result.text, whole_lines=result.is_error)
+        _tell_protected(terminal, result)
         return exit_status(result)
 
     raise typer.Exit(interrupts.run(work, say=terminal.say))

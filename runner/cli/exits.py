@@ -42,7 +42,7 @@ class Meaning(NamedTuple):
 
 MEANINGS: tuple[Meaning, ...] = (
     Meaning(f"{OK}", "It did what was asked."),
-    Meaning(f"{NO}", "It did not: a tool failed, a check of `doctor` failed, the audit is broken."),
+    Meaning(f"{NO}", "It did not: a tool, a check or a case failed, or the audit is broken."),
     Meaning(f"{USAGE}", "Arguments, settings, policy or workspace can't be used."),
     Meaning(f"{DENIED}", "The policy denied the call; nothing ran."),
     Meaning(f"{INVALID}", "The input does not fit the tool; nothing ran."),

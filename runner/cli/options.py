@@ -17,6 +17,14 @@ class CarrierName(StrEnum):
     ATTACH = "attach"
 
 
+class AskWhom(StrEnum):
+    """Who answers where the policy asks."""
+
+    PROMPT = "prompt"
+    STORE = "store"
+    DENY = "deny"
+
+
 class LogFormat(StrEnum):
     """How log events are written."""
 
@@ -94,6 +102,14 @@ PolicyOption = Annotated[
     str,
     typer.Option(
         "--policy", "-p", metavar="FILE|NAME", help="What decides: a file, or a shipped policy."
+    ),
+]
+Ask = Annotated[
+    AskWhom | None,
+    typer.Option(
+        "--ask",
+        help="Who answers where the policy asks: this terminal, `runner approvals` of another"
+        " process, or nobody. Default: the terminal, where there is one.",
     ),
 ]
 Workspace = Annotated[

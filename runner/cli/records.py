@@ -30,11 +30,21 @@ _SHOWN: dict[str, tuple[str, ...]] = {
     "tool.result": ("tool", "status", "exit_code", "duration_s", "output_bytes", "error"),
     "tool.denied": ("tool", "rule", "reason", "arguments"),
     "tool.error": ("tool", "status", "error", "arguments"),
+    "approval.asked": ("tool", "approval", "rule", "arguments"),
+    "approval.approved": ("tool", "approval", "by", "how", "pattern"),
+    "approval.denied": ("tool", "approval", "by", "how", "answer"),
+    "approval.expired": ("tool", "approval"),
+    "approval.cancelled": ("tool", "approval", "answer"),
     "session.opened": ("workspace", "read_only", "runtime", "kept"),
 }
 """Of which facts an event's line tells. Of an event that is not here: all."""
 _BARE = frozenset({"tool", "status"})
-_STYLES = {"tool.denied": "red", "tool.error": "red"}
+_STYLES = {
+    "tool.denied": "red",
+    "tool.error": "red",
+    "approval.denied": "red",
+    "tool.protected": "yellow",
+}
 
 
 def log(
@@ -151,7 +161,7 @@ def verify(
 def prune(
     context: typer.Context, as_json: Json = False, quiet: Quiet = False, verbose: Verbose = 0
 ) -> None:
-    """Remove what dead sessions and processes left, and outdated images.
+    """Remove what dead sessions and processes left, and old images.
 
     Every command that uses sessions does so at its start; this one says what it was, and
     prints the ids of the sessions that it ended.

@@ -1,7 +1,7 @@
-"""`runner image`, `policy`, `tools` and `doctor`: what calls run on, and by which rules."""
+"""`runner image`, `tools` and `doctor`: what calls run on."""
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -16,12 +16,11 @@ from runner.cli.options import (
     Verbose,
     terminal_of,
 )
-from runner.cli.terminal import Progress, Terminal, described, one_line
+from runner.cli.terminal import Progress, Terminal, one_line
 from runner.cli.values import size
 
 if TYPE_CHECKING:
     from runner.doctor import Check
-    from runner.policy import Policy
 
 IMAGES = ("sandbox", "toolbox")
 
@@ -123,72 +122,6 @@ def list_images(context: typer.Context, as_json: Json = False) -> None:
         return OK
 
     raise typer.Exit(interrupts.run(work, say=terminal.say))
-
-
-# Policies.
-
-
-def check_policy(
-    context: typer.Context,
-    file: Annotated[str, typer.Argument(metavar="FILE|NAME", help="A file, or a shipped policy.")],
-    strict: Annotated[
-        bool, typer.Option("--strict", help="Exit with 1 if there is a warning.")
-    ] = False,
-    as_json: Json = False,
-) -> None:
-    """Load a policy, and say what is odd about it.
-
-    A policy that can't be loaded is an error with file, line and rule. A warning is about a
-    rule that has no effect, or another than it seems to have.
-    """
-    from runner.app import as_policy
-
-    terminal = terminal_of(context)
-    policy = as_policy(file)
-    if terminal.as_json:
-        terminal.print_json(
-            {**_about(policy), "warnings": [asdict(warning) for warning in policy.warnings]}
-        )
-    else:
-        terminal.print("\n".join(described(_about(policy))))
-        for warning in policy.warnings:
-            terminal.print(f"{policy.name}: warning: {warning}")
-    raise typer.Exit(NO if strict and policy.warnings else OK)
-
-
-def _about(policy: "Policy") -> dict[str, Any]:
-    return {
-        "policy": policy.name,
-        "mode": str(policy.mode),
-        "rules": len(policy.rules),
-        "default": str(policy.default.verdict),
-        "digest": policy.digest,
-    }
-
-
-def list_policies(context: typer.Context, as_json: Json = False) -> None:
-    """List the policies that come with the runner."""
-    from runner.policy import Policy
-
-    terminal = terminal_of(context)
-    names = Policy.shipped()
-    if terminal.as_json:
-        terminal.print_json([_about(Policy.named(name)) for name in names])
-    else:
-        terminal.print("\n".join(names))
-
-
-def show_policy(
-    context: typer.Context,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="As `runner policy list` prints it.")],
-) -> None:
-    """Print a policy that comes with the runner, to start one's own from."""
-    from runner.assets import asset_dir
-    from runner.policy import Policy
-
-    policy = Policy.named(name)
-    text = (asset_dir("policies") / f"{policy.name}.yaml").read_text(encoding="utf-8")
-    terminal_of(context).print_text(text)
 
 
 # Tools.

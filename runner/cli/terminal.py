@@ -11,6 +11,7 @@ import json
 import os
 import select
 import sys
+import termios
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Self
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.live import Live
 
+LINE_BYTES = 65536
+"""More than a terminal gives at once."""
 PIECE_BYTES = 4096
 """A pipe that is ready takes so much without blocking (PIPE_BUF)."""
 
@@ -50,6 +53,8 @@ class Terminal:
         """Data is JSON."""
         self.is_terminal = sys.stdout.isatty()
         self.errors_are_terminal = sys.stderr.isatty()
+        self.can_ask = sys.stdin.isatty() and self.errors_are_terminal
+        """Somebody is there who can be asked."""
         self.log_format: Format = "console"
         self.log_level: Level = "warning"
         self._errors: Console | None = None
@@ -123,6 +128,43 @@ class Terminal:
     def error(self, text: str) -> None:
         """Say why it did not go well. This is said however quiet the rest is."""
         self._talk(text, "red")
+
+    # Questions.
+
+    def tell(self, text: str) -> None:
+        """Tell a person what a question is about. This is said however quiet the rest is."""
+        sys.stderr.write("".join(f"{line}\n" for line in visible(text).split("\n")))
+        sys.stderr.flush()
+
+    def forget_typed(self) -> None:
+        """Forget what was typed before there was a question: it was no answer to it."""
+        termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)
+
+    async def ask(self, question: str) -> str | None:
+        """Ask for a line, and wait for it without holding up the loop.
+
+        Returns:
+            The line without its end; None where there is nobody any more.
+        """
+        sys.stderr.write(visible(question))
+        sys.stderr.flush()
+        descriptor = sys.stdin.fileno()
+        loop = asyncio.get_running_loop()
+        typed = asyncio.Event()
+        loop.add_reader(descriptor, typed.set)
+        try:
+            await typed.wait()
+        finally:
+            loop.remove_reader(descriptor)
+        # A terminal gives a line at a time.
+        try:
+            line = os.read(descriptor, LINE_BYTES)
+        except OSError:  # it was hung up
+            line = b""
+        if not line:
+            sys.stderr.write("\n")
+            return None
+        return line.decode(errors="replace").rstrip("\r\n")
 
     def _talk(self, text: str, style: str) -> None:
         line = f"runner: {visible(text)}"

@@ -2,7 +2,9 @@
 
 import re
 import sys
+import time
 from collections.abc import Sequence
+from datetime import datetime
 from pathlib import Path
 
 import typer
@@ -22,6 +24,26 @@ def duration_s(text: str) -> float:
     if match is None or match[2] not in _SECONDS:
         raise typer.BadParameter(f"{text!r} is not a time: write 90, 500ms, 2m or 8h")
     return float(match[1]) * _SECONDS[match[2]]
+
+
+def moment(text: str) -> float:
+    """Seconds since the epoch, from a time span, for so long ago, or a date and time of ISO 8601.
+
+    One without a zone is in this machine's.
+
+    Raises:
+        typer.BadParameter: The text is neither.
+    """
+    try:
+        return time.time() - duration_s(text)
+    except typer.BadParameter:
+        pass
+    try:
+        return datetime.fromisoformat(text.strip()).timestamp()
+    except (ValueError, OverflowError, OSError):
+        raise typer.BadParameter(
+            f"{text!r} is no moment: write 2h or 3d for so long ago, or 2026-03-01T12:00"
+        ) from None
 
 
 def size_bytes(text: str) -> int:

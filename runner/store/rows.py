@@ -1,7 +1,7 @@
 """Records as rows, and what the audit says of them. Pure: no SQL, no file, no clock.
 
 Owns what is kept of a text that is too long, how a call's row is digested, and the bodies
-of the audit's rows about calls and about a session's start.
+of the audit's rows about calls, approvals and a session's start.
 
 Somebody waits for each call while its two rows of the audit are made. So every text is
 encoded and hashed once, and the end of a call is made of its beginning as it is remembered,
@@ -15,13 +15,26 @@ from math import isfinite
 from typing import Any, NamedTuple, Self
 
 from runner.audit import canonical, digest, sha256
-from runner.model import Record, SessionInfo, SessionState, Status, ToolResult, Verdict
+from runner.model import (
+    Approval,
+    ApprovalState,
+    Record,
+    SessionInfo,
+    SessionState,
+    Status,
+    ToolResult,
+    Verdict,
+)
 
 __all__ = [
+    "APPROVAL_FIELDS",
     "NAME_LIMIT_BYTES",
     "SESSION_FIELDS",
     "Begun",
     "CallRow",
+    "approval_of",
+    "approval_row",
+    "body_of_approval",
     "body_of_session",
     "finished",
     "kept",
@@ -95,7 +108,10 @@ def kept(text: str, limit_bytes: int) -> str:
 
 
 class CallRow(NamedTuple):
-    """A row of `calls`, without its number. What can be long is at the end, for SQLite."""
+    """A row of `calls`, without its number.
+
+    What can be long is at the end, for SQLite; but for the columns that older files got later.
+    """
 
     id: str
     session_id: str
@@ -114,6 +130,8 @@ class CallRow(NamedTuple):
     error: str | None
     arguments: str
     output: str
+    shadow: str | None
+    approval: str | None
 
     @property
     def is_open(self) -> bool:
@@ -121,12 +139,16 @@ class CallRow(NamedTuple):
         return self.status is None
 
     def digest(self) -> str:
-        """The SHA-256 of its columns, in which the last two are replaced by theirs."""
+        """The SHA-256 of its columns, in which arguments and output are replaced by theirs."""
         return self.digest_with(_sha256_of(self.arguments), _sha256_of(self.output))
 
     def digest_with(self, arguments_sha256: str, output_sha256: str) -> str:
         """`digest`, for who knows the hashes of these two texts as they are kept."""
-        return digest((*self[:-2], arguments_sha256, output_sha256))
+        later = self[_FIRST_VERSION:]
+        # Rows of files that had no such columns keep the digest that they were signed with.
+        if later == (None, None):
+            later = ()
+        return digest((*self[: _FIRST_VERSION - 2], arguments_sha256, output_sha256, *later))
 
     def record(self) -> Record:
         """The record that this row is of."""
@@ -147,7 +169,13 @@ class CallRow(NamedTuple):
             duration_s=self.duration_s,
             timeout_s=self.timeout_s,
             details=json.loads(self.details),
+            shadow=self.shadow or "",
+            approval=self.approval or "",
         )
+
+
+_FIRST_VERSION = CallRow._fields.index("output") + 1
+"""How many columns the first version had."""
 
 
 def _sha256_of(text: Any) -> Any:
@@ -194,6 +222,8 @@ def opened(
         None if error is None else error.kept,
         arguments.kept,
         output.kept,
+        kept(record.shadow, _DETAILS_LIMIT_BYTES) or None,
+        record.approval or None,
     )
     body = _body_of_call(row)
     body["policy"] = row.policy
@@ -242,6 +272,8 @@ def finished(
         None if error is None else error.kept,
         was.arguments,
         output.kept,
+        was.shadow,
+        was.approval,
     )
     body = _body_of_call(row)
     _add_end(body, row, output)
@@ -261,13 +293,16 @@ def lost(begun: Begun, error: str) -> tuple[CallRow, dict[str, Any]]:
 
 
 def _body_of_call(row: CallRow) -> dict[str, Any]:
-    return {
+    body: dict[str, Any] = {
         "tool": row.tool,
         "verdict": row.verdict,
         "rule": row.rule,
         "reason": row.reason,
         "arguments": kept(row.arguments, _PREVIEW_LIMIT_BYTES),
     }
+    if row.approval is not None:
+        body["approval"] = row.approval
+    return body
 
 
 def _add_end(body: dict[str, Any], row: CallRow, output: _Text) -> None:
@@ -316,6 +351,57 @@ def _details(
     if not omitted:
         return encoded
     return canonical({**details, "not_stored_bytes": omitted})
+
+
+# Approvals.
+
+
+APPROVAL_FIELDS = tuple(field.name for field in fields(Approval))
+_APPROVAL_NAMES = ("tool", "rule", "reason", "answered_by", "answered_how", "answer")
+"""Of these the start is kept. Arguments and pattern are what was approved, and kept whole."""
+
+
+def approval_row(approval: Approval) -> tuple[Any, ...]:
+    """A row of `approvals`, without its number: its columns are `APPROVAL_FIELDS`."""
+    values = {name: getattr(approval, name) for name in APPROVAL_FIELDS}
+    for name in _APPROVAL_NAMES:
+        if values[name] is not None:
+            values[name] = kept(values[name], NAME_LIMIT_BYTES)
+    values["arguments"] = _writable(approval.arguments).decode()
+    return tuple(values.values())
+
+
+def approval_of(row: Sequence[Any]) -> Approval:
+    """The approval that a row is of."""
+    values = dict(zip(APPROVAL_FIELDS, row, strict=True))
+    values["state"] = ApprovalState(values["state"])
+    return Approval(**values)
+
+
+def body_of_approval(approval: Approval) -> dict[str, Any]:
+    """What the audit says of an approval that has come into its state."""
+    body: dict[str, Any] = {
+        "approval": approval.id,
+        "tool": approval.tool,
+        "rule": approval.rule,
+        "policy": approval.policy,
+        "hash": approval.hash,
+    }
+    if approval.is_pending:
+        body["reason"] = approval.reason
+        body["arguments"] = kept(approval.arguments, _PREVIEW_LIMIT_BYTES)
+        body["resolved"] = (
+            None if approval.resolved is None else kept(approval.resolved, NAME_LIMIT_BYTES)
+        )
+        body["expires_at"] = approval.expires_at
+        return body
+    body["by"] = approval.answered_by
+    body["how"] = approval.answered_how
+    body["answer"] = approval.answer
+    if approval.pattern:
+        body["pattern"] = kept(approval.pattern, NAME_LIMIT_BYTES)
+        body["pattern_sha256"] = sha256(approval.pattern.encode())
+    return body
 
 
 # Sessions.

@@ -106,6 +106,43 @@ _MIGRATIONS: tuple[tuple[str, ...], ...] = (
         BEGIN UPDATE audit_head SET seq = NEW.seq, hash = NEW.hash; END
         """,
     ),
+    (
+        "ALTER TABLE calls ADD COLUMN shadow TEXT",
+        "ALTER TABLE calls ADD COLUMN approval TEXT",
+        # For counting the calls of the last moments; the second finds a tenant's sessions.
+        "CREATE INDEX calls_started ON calls (session_id, started_at)",
+        "CREATE INDEX sessions_of_tenant ON sessions (tenant, ended_at)",
+        """
+        CREATE TABLE approvals (
+            seq INTEGER NOT NULL PRIMARY KEY,
+            id TEXT NOT NULL UNIQUE,
+            session_id TEXT NOT NULL REFERENCES sessions (id),
+            state TEXT NOT NULL,
+            tool TEXT NOT NULL,
+            arguments TEXT NOT NULL,
+            resolved TEXT,
+            hash TEXT NOT NULL,
+            policy TEXT NOT NULL,
+            rule TEXT,
+            reason TEXT NOT NULL,
+            asked_at REAL NOT NULL,
+            expires_at REAL NOT NULL,
+            ended_at REAL,
+            answered_by TEXT NOT NULL,
+            answered_how TEXT NOT NULL,
+            answer TEXT NOT NULL,
+            pattern TEXT NOT NULL,
+            used_by TEXT NOT NULL
+        )
+        """,
+        "CREATE INDEX approvals_of_session ON approvals (session_id, hash)",
+        "CREATE INDEX approvals_pending ON approvals (expires_at) WHERE state = 'pending'",
+        """
+        CREATE TRIGGER approvals_ended BEFORE UPDATE ON approvals
+        WHEN OLD.state != 'pending' AND (NEW.state != OLD.state OR OLD.used_by != '')
+        BEGIN SELECT RAISE(ABORT, 'an approval ends once and is used once'); END
+        """,
+    ),
 )
 """Entry n takes the schema from version n to n + 1. Entries that were released never change.
 

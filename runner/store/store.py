@@ -11,12 +11,14 @@ import os
 import sqlite3
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypedDict, Unpack
 
 from runner.audit import (
+    APPROVAL_EVENT,
     LAST_EVENT,
     AuditEvent,
     AuditRow,
@@ -26,8 +28,24 @@ from runner.audit import (
     canonical,
     link,
 )
-from runner.errors import AuditBroken, StoreError
-from runner.model import Record, SessionInfo, SessionState, Status, ToolResult
+from runner.errors import (
+    ApprovalEnded,
+    ApprovalNotFound,
+    AuditBroken,
+    SessionEnded,
+    StoreError,
+)
+from runner.model import (
+    APPROVAL_TRANSITIONS,
+    Approval,
+    ApprovalState,
+    Record,
+    SessionInfo,
+    SessionState,
+    Status,
+    ToolResult,
+    Verdict,
+)
 from runner.store import rows, schema
 from runner.store.database import Database
 from runner.store.rows import Begun, CallRow
@@ -48,6 +66,8 @@ _BATCH_ROWS = 256
 """Rows per read transaction: one that stays open keeps the log from being copied back."""
 
 _CALL_EVENTS = frozenset({AuditEvent.TOOL_EXECUTE, *LAST_EVENT.values()})
+_OWN_EVENTS = _CALL_EVENTS | frozenset(APPROVAL_EVENT.values())
+"""Rows that come with the change that they tell of, and in no other way."""
 
 _END_EVENT: dict[SessionState, AuditEvent] = {
     SessionState.CLOSED: AuditEvent.SESSION_CLOSED,
@@ -73,10 +93,15 @@ def _insert(table: str, columns: Sequence[str]) -> str:
 _SESSION_COLUMNS = ", ".join(rows.SESSION_FIELDS)
 _AUDIT_COLUMNS = ", ".join(Link._fields)
 _CALL_COLUMNS = ", ".join(CallRow._fields)
+_CALL_COLUMNS_WITHOUT_OUTPUT = ", ".join(
+    "''" if name == "output" else name for name in CallRow._fields
+)
+_APPROVAL_COLUMNS = ", ".join(rows.APPROVAL_FIELDS)
 
 _INSERT_SESSION = _insert("sessions", rows.SESSION_FIELDS)
 _INSERT_CALL = _insert("calls", CallRow._fields)
 _INSERT_AUDIT = _insert("audit", Link._fields)
+_INSERT_APPROVAL = _insert("approvals", rows.APPROVAL_FIELDS)
 _COMPLETE_CALL = (
     "UPDATE calls SET verdict = ?, rule = ?, reason = ?, status = ?, exit_code = ?,"
     " duration_s = ?, details = ?, error = ?, output = ?"
@@ -166,6 +191,10 @@ class Store:
     def __repr__(self) -> str:
         return f"<Store {str(self.path)!r}>"
 
+    def now(self) -> float:
+        """The store's clock: seconds since the epoch."""
+        return self._clock()
+
     # Sessions
 
     def add_session(self, info: SessionInfo) -> None:
@@ -233,6 +262,8 @@ class Store:
     def end_session(self, session_id: str, state: SessionState, *, reason: str = "") -> bool:
         """Close an open session, or let it expire, with the audit row of that.
 
+        Its approvals that are still pending are cancelled with it.
+
         Returns:
             Whether this call ended it: of several processes that try, one does.
 
@@ -249,6 +280,7 @@ class Store:
             if updated.rowcount:
                 body = {"reason": rows.kept(reason, rows.NAME_LIMIT_BYTES)}
                 self._append(event, session_id, "", body)
+                self._cancel_approvals(session_id, f"its session is {state}")
                 return True
             if not self._db.execute(
                 "SELECT 1 FROM sessions WHERE id = ?", (session_id,)
@@ -381,6 +413,235 @@ class Store:
             ).fetchall()
         return [(seq, CallRow._make(row).record()) for seq, *row in found]
 
+    def recent_calls(self, session_id: str, *, limit: int = 1000) -> list[Record]:
+        """The session's last calls, newest first, without their outputs."""
+        with self._db.translated:
+            found = self._db.execute(
+                f"SELECT {_CALL_COLUMNS_WITHOUT_OUTPUT} FROM calls WHERE session_id = ?"  # noqa: S608
+                " ORDER BY started_at DESC, seq DESC LIMIT ?",
+                (session_id, limit),
+            ).fetchall()
+        return [CallRow._make(row).record() for row in found]
+
+    def count_calls(
+        self,
+        *,
+        since: float,
+        session_id: str | None = None,
+        tenant: str | None = None,
+        rule: str | None = None,
+    ) -> int:
+        """How many calls were allowed since a time, in seconds since the epoch.
+
+        Calls that a person approved count, whatever came of them; denied ones don't.
+
+        Args:
+            since: Calls that began at this time or later.
+            session_id: Only this session's; None for all.
+            tenant: Only those of this tenant's sessions; None for all.
+            rule: Only those that this rule allowed, such as `allow[2]`; None for any.
+        """
+        where = ["verdict = ?", "started_at >= ?"]
+        values: list[Any] = [Verdict.ALLOW, since]
+        if session_id is not None:
+            where.append("session_id = ?")
+            values.append(session_id)
+        if tenant is not None:
+            # No session that had ended before can have a call since.
+            where.append(
+                "session_id IN (SELECT id FROM sessions"
+                " WHERE tenant = ? AND (ended_at IS NULL OR ended_at >= ?))"
+            )
+            values += [tenant, since]
+        if rule is not None:
+            where.append("rule = ?")
+            values.append(rule)
+        with self._db.translated:
+            (count,) = self._db.execute(
+                f"SELECT count(*) FROM calls WHERE {' AND '.join(where)}",  # noqa: S608
+                values,
+            ).fetchone()
+        return int(count)
+
+    # Approvals
+
+    def ask_approval(self, approval: Approval) -> Approval:
+        """Add a pending approval with its `approval.asked` row, or join the one there is.
+
+        Its session counts as used now.
+
+        Args:
+            approval: The question. One of the same session, hash and policy that is still
+                pending is the same question.
+
+        Returns:
+            The one that waits: the one that was there, or the new one as it is kept.
+
+        Raises:
+            SessionEnded: The session was closed, or its time ran out.
+            StoreError: The id is taken, or there is no such session.
+        """
+        now = self._clock()
+        with self._db.writing:
+            session = self._db.execute(
+                "SELECT state FROM sessions WHERE id = ?", (approval.session_id,)
+            ).fetchone()
+            if session is None:
+                raise _no_session(approval.session_id)
+            if session[0] != SessionState.OPEN:
+                raise SessionEnded(f"session {approval.session_id} is {session[0]}")
+            for found in self._read_approvals(
+                "session_id = ? AND hash = ? AND policy = ? AND state = 'pending'",
+                (approval.session_id, approval.hash, approval.policy),
+            ):
+                if now < found.expires_at:
+                    return found
+                self._end_approval(found, ApprovalState.EXPIRED)
+            row = rows.approval_row(approval)
+            try:
+                self._db.execute(_INSERT_APPROVAL, row)
+            except sqlite3.IntegrityError as error:
+                raise StoreError(f"there is an approval {approval.id!r} already") from error
+            asked = rows.approval_of(row)
+            self._touch(asked.session_id, now)
+            self._append(
+                AuditEvent.APPROVAL_ASKED, asked.session_id, "", rows.body_of_approval(asked)
+            )
+            return asked
+
+    def end_approval(
+        self,
+        approval_id: str,
+        state: ApprovalState,
+        *,
+        by: str = "",
+        how: str = "",
+        answer: str = "",
+        pattern: str = "",
+        also: Iterable[str] = (),
+    ) -> Approval:
+        """Bring a pending approval to its end, with the audit row of that.
+
+        Of several processes that try, one does; the others are told by `ApprovalEnded`. A
+        yes or no that comes after the deadline is none: the approval is expired instead.
+
+        Args:
+            approval_id: Which.
+            state: How it ends.
+            by: Who answered.
+            how: By which way.
+            answer: The reason.
+            pattern: The rule that is approved for the rest of the session, as JSON.
+            also: Other approvals of the same session and policy, for one use each: those
+                that the pattern covers. One that is not pending any more stays as it is.
+
+        Raises:
+            ApprovalNotFound: There is no such approval.
+            ApprovalEnded: It has ended already, or just now, since its time had run out.
+        """
+        now = self._clock()
+        with self._db.writing:
+            approval = self._read_approval(approval_id)
+            if state not in APPROVAL_TRANSITIONS[approval.state]:
+                raise _has_ended(approval)
+            late = now >= approval.expires_at and state is not ApprovalState.EXPIRED
+            if late:
+                ended = self._end_approval(approval, ApprovalState.EXPIRED)
+            else:
+                ended = self._end_approval(
+                    approval, state, by=by, how=how, answer=answer, pattern=pattern
+                )
+                for other_id in also:
+                    other = self._read_approval(other_id)
+                    same = (other.session_id, other.policy) == (ended.session_id, ended.policy)
+                    if same and other.is_pending and now < other.expires_at:
+                        self._end_approval(
+                            other, state, by=by, how=how, answer=f"by the pattern of {ended.id}"
+                        )
+        if late:
+            raise _has_ended(ended)
+        return ended
+
+    def use_approval(self, approval_id: str, call_id: str) -> bool:
+        """Let a call use an approval that is for one call.
+
+        Returns:
+            Whether this call may: of several that try, one does.
+        """
+        with self._db.writing:
+            updated = self._db.execute(
+                "UPDATE approvals SET used_by = ?"
+                " WHERE id = ? AND state = 'approved' AND pattern = '' AND used_by = ''",
+                (call_id, approval_id),
+            )
+            return updated.rowcount == 1
+
+    def expire_approvals(self) -> list[str]:
+        """Expire the pending approvals whose deadline has passed.
+
+        Returns:
+            Their ids, oldest first.
+        """
+        due = "state = 'pending' AND expires_at <= ?"
+        now = self._clock()
+        with self._db.translated:
+            if not self._read_approvals(due, (now,)):
+                return []
+        with self._db.writing:
+            # Read again: another process may have been here in between.
+            found = self._read_approvals(due, (now,))
+            for approval in found:
+                self._end_approval(approval, ApprovalState.EXPIRED)
+        return [approval.id for approval in found]
+
+    def approval(self, approval_id: str) -> Approval | None:
+        """The approval of this id; None where there is none."""
+        with self._db.translated:
+            found = self._read_approvals("id = ?", (approval_id,))
+        return found[0] if found else None
+
+    def approvals(
+        self, *, session_id: str | None = None, include_ended: bool = False
+    ) -> list[Approval]:
+        """Pending approvals, oldest first; with `include_ended` the others too.
+
+        Args:
+            session_id: Only this session's; None for all.
+            include_ended: Those that were answered, have expired or were cancelled, too.
+        """
+        where, values = "1 = 1" if include_ended else "state = 'pending'", []
+        if session_id is not None:
+            where, values = f"{where} AND session_id = ?", [session_id]
+        with self._db.translated:
+            return self._read_approvals(where, values)
+
+    def pending_approvals(self) -> set[str]:
+        """The ids of all pending approvals, for whoever waits for some of them."""
+        with self._db.translated:
+            found = self._db.execute("SELECT id FROM approvals WHERE state = 'pending'").fetchall()
+        return {approval_id for (approval_id,) in found}
+
+    def unused_approval(self, session_id: str, hash_: str, policy: str) -> Approval | None:
+        """An approval that one call of this hash may still use; None where there is none.
+
+        It is good for as long after the answer as the question could wait for it.
+        """
+        with self._db.translated:
+            found = self._read_approvals(
+                "session_id = ? AND hash = ? AND policy = ? AND state = 'approved'"
+                " AND pattern = '' AND used_by = '' AND ended_at + (expires_at - asked_at) > ?",
+                (session_id, hash_, policy, self._clock()),
+            )
+        return found[0] if found else None
+
+    def granted(self, session_id: str, policy: str) -> list[Approval]:
+        """The approvals of a pattern for the session, given under this policy, oldest first."""
+        with self._db.translated:
+            return self._read_approvals(
+                "session_id = ? AND policy = ? AND state = 'approved' AND pattern != ''",
+                (session_id, policy),
+            )
+
     # Audit
 
     def audit(
@@ -461,6 +722,62 @@ class Store:
             return verifier.close(head, calls=calls)
 
     # Inside
+
+    def _read_approvals(self, where: str, values: Sequence[Any]) -> list[Approval]:
+        found = self._db.execute(
+            f"SELECT {_APPROVAL_COLUMNS} FROM approvals WHERE {where} ORDER BY seq",  # noqa: S608
+            values,
+        ).fetchall()
+        return [rows.approval_of(row) for row in found]
+
+    def _read_approval(self, approval_id: str) -> Approval:
+        found = self._read_approvals("id = ?", (approval_id,))
+        if not found:
+            raise ApprovalNotFound(f"there is no approval {approval_id!r}")
+        return found[0]
+
+    def _end_approval(
+        self,
+        approval: Approval,
+        state: ApprovalState,
+        *,
+        by: str = "",
+        how: str = "",
+        answer: str = "",
+        pattern: str = "",
+    ) -> Approval:
+        """End a pending approval, inside the caller's transaction."""
+        row = rows.approval_row(
+            replace(
+                approval,
+                state=state,
+                ended_at=self._clock(),
+                answered_by=by,
+                answered_how=how,
+                answer=answer,
+                pattern=pattern,
+            )
+        )
+        ended = rows.approval_of(row)
+        self._db.execute(
+            "UPDATE approvals SET state = ?, ended_at = ?, answered_by = ?, answered_how = ?,"
+            " answer = ?, pattern = ? WHERE id = ? AND state = 'pending'",
+            (
+                ended.state,
+                ended.ended_at,
+                ended.answered_by,
+                ended.answered_how,
+                ended.answer,
+                ended.pattern,
+                ended.id,
+            ),
+        )
+        self._append(APPROVAL_EVENT[state], ended.session_id, "", rows.body_of_approval(ended))
+        return ended
+
+    def _cancel_approvals(self, session_id: str, why: str) -> None:
+        for approval in self._read_approvals("session_id = ? AND state = 'pending'", (session_id,)):
+            self._end_approval(approval, ApprovalState.CANCELLED, answer=why)
 
     def _touch(self, session_id: str, used_at: float) -> None:
         self._db.execute(
@@ -551,7 +868,15 @@ def _no_session(session_id: str) -> StoreError:
     return StoreError(f"there is no session {session_id!r}")
 
 
+def _has_ended(approval: Approval) -> ApprovalEnded:
+    if approval.answered_by:
+        what = f"{approval.state} by {approval.answered_by} ({approval.answered_how})"
+    else:
+        what = f"{approval.state}: {approval.answer or 'nobody answered in time'}"
+    return ApprovalEnded(f"the approval {approval.id} is {what}; it can't be answered any more")
+
+
 def _not_of_a_call(event: AuditEvent) -> AuditEvent:
-    if event in _CALL_EVENTS:
-        raise ValueError(f"{event} rows come with the call that they tell of")
+    if event in _OWN_EVENTS:
+        raise ValueError(f"{event} rows come with the call or approval that they tell of")
     return event

@@ -47,6 +47,15 @@ def test_output_and_status_are_the_commands_own(cli: Cli) -> None:
     assert done.stderr == ("runner: policy default, workspace empty (--workspace DIR mounts one)\n")
 
 
+def test_protected_files_that_a_command_touched_are_named(cli: Cli) -> None:
+    done = cli("run", "-w", ".", "mkdir .vscode; echo x > .vscode/tasks.json; echo x > .envrc")
+    assert done.returncode == 0
+    said = done.stderr.splitlines()[-1]
+    assert said.startswith("runner: warning: protected files were touched: ")
+    assert "/workspace/.envrc created" in said
+    assert "/workspace/.vscode/tasks.json created" in said
+
+
 def test_quiet_leaves_standard_error_empty(cli: Cli) -> None:
     done = cli("run", "--quiet", "--", "true")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

@@ -1,12 +1,14 @@
 """Words of a command line, and what they are taken for."""
 
 import io
+import time
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 import typer
 
-from runner.cli.values import ago, duration_s, size, size_bytes, tool_input, variables
+from runner.cli.values import ago, duration_s, moment, size, size_bytes, tool_input, variables
 from runner.tools import MAX_INPUT_BYTES
 
 
@@ -31,6 +33,20 @@ def test_a_duration_is_read_in_its_unit(text: str, seconds: float) -> None:
 def test_what_is_no_duration_is_refused(text: str) -> None:
     with pytest.raises(typer.BadParameter, match="is not a time"):
         duration_s(text)
+
+
+def test_a_moment_is_so_long_ago_or_a_date() -> None:
+    assert moment("2h") == pytest.approx(time.time() - 7200, abs=60)
+    when = datetime(2026, 3, 1, 12, 30, tzinfo=UTC)
+    assert moment("2026-03-01T12:30:00Z") == when.timestamp()
+    assert moment(" 2026-03-01 13:30+01:00 ") == when.timestamp()
+    assert moment("2026-03-01T12:30") == when.replace(tzinfo=None).timestamp()
+
+
+@pytest.mark.parametrize("text", ["", "soon", "-2h", "2026-13-01", "12:30"])
+def test_what_is_no_moment_is_refused(text: str) -> None:
+    with pytest.raises(typer.BadParameter, match="is no moment"):
+        moment(text)
 
 
 @pytest.mark.parametrize(

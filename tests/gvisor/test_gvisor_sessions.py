@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from runner import Runner, SandboxLost, Session, Settings, Status
+from runner.answers import RequestFailed
 from tests.gvisor.conftest import RUNTIME
 from tests.host import docker, inspect, leftovers, process, programs, runs, wait_until
 
@@ -43,6 +44,40 @@ def test_the_five_tools_work(gvisor_session: Session) -> None:
     assert session.read("/workspace/d/f").output == "one\n2\n"
     assert session.grep("^2").output == "/workspace/d/f:2: 2\n"
     assert session.read("/workspace/none").status is Status.FAILED
+
+
+def test_a_path_is_judged_and_held_to(gvisor_session: Session) -> None:
+    """By means that this kernel has, too: directories opened one after the other."""
+    session = gvisor_session
+    session.bash("mkdir -p j/d; echo one > j/d/f; ln -s d j/link; ln -s /tmp j/out")
+
+    async def judge() -> None:
+        sandbox = await session._session.sandbox()
+        assert await sandbox.resolve("/workspace/j/link/../d/f") == "/workspace/j/d/f"
+        assert await sandbox.resolve("/workspace/j/out/new/f") == "/tmp/new/f"
+        held = "/workspace/j/d/f"
+        assert await sandbox.read("/x", limit_bytes=9, judged=held) == b"one\n"
+        assert await sandbox.write("/x", b"two", judged=held) == 3
+        assert await sandbox.replace("/x", b"two", b"one", limit_bytes=9, judged=held) == 1
+        assert await sandbox.write("/x", b"", judged="/workspace/j/d/new/f") == 0
+        found = await sandbox.search(
+            "/workspace/j/link/",
+            "one",
+            judged="/workspace/j/d",
+            ignore_case=False,
+            include="",
+            max_matches=9,
+            max_file_bytes=99,
+        )
+        assert found.rows == b"/workspace/j/link/f:1: one\n"
+        for path in ("link/f", "out/f", "link"):
+            held = f"/workspace/j/{path}"
+            with pytest.raises(RequestFailed, match="moved"):
+                await sandbox.read("/x", limit_bytes=9, judged=held)
+            with pytest.raises(RequestFailed, match="moved"):
+                await sandbox.write("/x", b"", judged=held)
+
+    session._portal.call(judge)
 
 
 def test_the_largest_write_and_a_long_output_come_through(gvisor_session: Session) -> None:
