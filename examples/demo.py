@@ -50,7 +50,8 @@ class Demo(unittest.TestCase):
     def test_a_frame_survives_the_trip(self):
         marker = b"0123456789abcdef"
         decoder = wire.Decoder(marker, wire.FROM_HOST)
-        decoder.feed(marker + wire.encode(wire.Kind.WRITE, 7, {{"path": "/a"}}, b"hello"))
+        fields = {{"path": "/a", "judged": None}}
+        decoder.feed(marker + wire.encode(wire.Kind.WRITE, 7, fields, b"hello"))
         self.assertEqual(decoder.next_message().payload, b"hello")
 '''
 

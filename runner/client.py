@@ -14,6 +14,7 @@ from typing import Any, Self
 
 from runner.app import as_source, build
 from runner.approvals import Approver, checked
+from runner.assets import asset_dir
 from runner.controller import Controller, OnOutput, RawInput
 from runner.engine import Engine
 from runner.errors import ConfigurationError, RunnerError
@@ -319,8 +320,10 @@ class AsyncRunner:
     def _keep_policy_out_of(self, workspace: Path) -> None:
         """See that no call can write the rules for the next one."""
         directory = workspace.expanduser().resolve()
+        shipped = asset_dir("policies").resolve()
         for name in self._source.files:
-            if Path(name).resolve().is_relative_to(directory):
+            path = Path(name).resolve()
+            if path.is_relative_to(directory) and not path.is_relative_to(shipped):
                 raise ConfigurationError(
                     f"the policy {name} lies in the workspace {directory}, where calls could change"
                     " it: keep it elsewhere, or mount the workspace read-only"
