@@ -72,7 +72,11 @@ class Gate:
                 decision=decision,
                 policy=policy.digest,
                 path=path,
-                hidden=policy.hides(tool, decoded.arguments) if path is not None else (),
+                hidden=(
+                    policy.hides(tool, decoded.arguments, decoded.canonical)
+                    if path is not None
+                    else ()
+                ),
                 watch=policy.watched,
                 shadow=self._shadow(policy, tool, decoded, path, decision),
             )

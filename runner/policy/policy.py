@@ -182,22 +182,34 @@ class Policy:
             for condition in rule.conditions
         )
 
-    def hides(self, tool: str, arguments: Mapping[str, Any]) -> tuple[str, ...]:
+    def hides(
+        self, tool: str, arguments: Mapping[str, Any], canonical: str | None = None
+    ) -> tuple[str, ...]:
         """Which files a call that searches a directory must not look into.
+
+        Args:
+            tool: As for `decide`.
+            arguments: As for `decide`.
+            canonical: As for `decide`.
 
         Returns:
             Regular expressions in RE2's syntax: a file is hidden where one is found in its
             path. They are those of the rules that would refuse a call for the file itself, or
             would ask about it.
         """
+        refusing = [
+            rule
+            for rule in self.rules
+            if rule.decision.verdict is not Verdict.ALLOW and rule.is_for(tool.casefold())
+        ]
+        if not refusing:
+            return ()
         try:
-            subject = Subject(tool, arguments)
+            subject = Subject(tool, arguments, canonical)
         except NotJson:
             return ()
         hidden = []
-        for rule in self.rules:
-            if rule.decision.verdict is Verdict.ALLOW or not rule.is_for(subject.tool):
-                continue
+        for rule in refusing:
             paths = [c for c in rule.conditions if isinstance(c, PathMatches)]
             others = [c for c in rule.conditions if not isinstance(c, PathMatches)]
             if paths and all(condition.holds(subject) for condition in others):
