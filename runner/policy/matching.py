@@ -38,7 +38,7 @@ class NotJson(ValueError):
 class Subject:
     """A call as the rules see it. What only few rules look at is made when it is asked for."""
 
-    __slots__ = ("_guises", "_texts", "arguments", "json", "paths", "tool")
+    __slots__ = ("_canonical", "_guises", "_json", "_texts", "arguments", "paths", "tool")
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class Subject:
         Args:
             tool: The tool's name, in any case.
             arguments: Its decoded input, in the order of its schema.
-            canonical: The same as JSON, where that is at hand.
+            canonical: The same as JSON, from whoever has made it of them already.
             resolved: Where the call's path leads in the container; None where nobody asked.
 
         Raises:
@@ -60,14 +60,24 @@ class Subject:
         """
         self.tool = tool.casefold()
         self.arguments = arguments
-        try:
-            self.json = (canonical_json(arguments) if canonical is None else canonical).encode()
-        except (TypeError, ValueError, RecursionError) as error:
-            raise NotJson(str(error)) from error
+        self._canonical = canonical
+        self._json: bytes | None = None
+        if canonical is None:
+            try:
+                self._json = canonical_json(arguments).encode()
+            except (TypeError, ValueError, RecursionError) as error:
+                raise NotJson(str(error)) from error
         self.paths = _paths(arguments.get(PATH), resolved)
         """As it was given, normalised, and as it was resolved, in UTF-8; none without a path."""
         self._texts: tuple[bytes, ...] | None = None
         self._guises: tuple[bytes, ...] | None = None
+
+    @property
+    def json(self) -> bytes:
+        """The call as canonical JSON in UTF-8: perhaps megabytes, so made once, if at all."""
+        if self._json is None:
+            self._json = (self._canonical or "").encode(errors="backslashreplace")
+        return self._json
 
     @property
     def texts(self) -> tuple[bytes, ...]:
