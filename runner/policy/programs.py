@@ -217,6 +217,8 @@ _RUNS_CODE = re.compile(
     r"|podman|nerdctl|buildah|skopeo|kubectl|oc|helm|terraform|tofu|ansible[\w-]*|vagrant|packer"
     r"|gh|glab|aws|gcloud|az|hg|svn|bzr|cvs|fossil|jj"
     # What runs a program that stands among its words or in a file.
+    r"|coreutils|hyperfine|faketime|datefudge|eatmydata|dumb-init|tini|gosu|su-exec|daemonize|nq"
+    r"|tsp|retry|reptyr|aa-exec|torsocks|torify|proxychains[\d.]*|primusrun|optirun"
     r"|parallel|sem|watch|strace|ltrace|perf|valgrind|gdbserver|rr|flock|at|batch|crontab|run-parts"
     r"|start-stop-daemon|prlimit|taskset|numactl|choom|cgexec|cset|entr|rlwrap|chronic|ifne|pee"
     r"|vipe|unbuffer|dbus-run-session|dbus-launch|xvfb-run|ssh-agent|gpg-agent|tcpdump|linux(?:32|64)"

@@ -1280,3 +1280,9 @@ def test_findings_are_plain_values() -> None:
 def test_a_command_behind_a_redirection_and_a_line_feed_is_seen_or_not_certain(script: str) -> None:
     found = analyse(script)
     assert found.unknown or "curl" in {command.argv[0] for command in found.commands}
+
+
+@pytest.mark.parametrize("program", ["coreutils", "hyperfine", "faketime", "gosu", "torsocks"])
+def test_what_runs_its_arguments_has_to_be_named(program: str) -> None:
+    (command,) = analyse(f"{program} x curl").commands
+    assert [item.word for item in command.sensitive] == [0]
