@@ -20,7 +20,8 @@ from typing import Any, Self
 
 import re2
 
-from runner.policy import programs
+from runner.policy import language, programs
+from runner.policy.language import Beyond, Budget
 from runner.policy.matching import MAX_PATTERN_MEMORY_BYTES, Pattern, PatternError
 from runner.policy.shell import Command
 
@@ -29,7 +30,7 @@ _MAX_RENDERINGS = 200
 _FEW_FLAGS = 4
 """Up to so many flags are tried in every order; more, in those that the pattern writes."""
 _MAX_HEADS = 200
-"""How many beginnings of a pattern are told apart."""
+"""Steps for each character of a pattern, to find how it begins."""
 _MAX_MEANINGS = 1000
 """Programs for which a pattern remembers whether it could mean them."""
 WORK = 8_000
@@ -182,111 +183,12 @@ def _begins(program: str, heads: Iterable[str]) -> bool:
 
 
 def _heads(text: str) -> tuple[str, ...] | None:
-    """Texts with one of which every match starts; None where that can't be told.
-
-    This reads the plain part at the start of each alternative, and stops where it gets
-    difficult: a shorter text is as true.
-    """
-    heads = _alternatives(text)
-    return None if heads is None or "" in heads else tuple(heads)
-
-
-def _alternatives(text: str) -> dict[str, bool] | None:
-    """The beginnings of all alternatives, and whether they are all that there is of it."""
-    found: dict[str, bool] = {}
-    for branch in _split(text):
-        beginnings = _sequence(branch)
-        if beginnings is None:
-            return None
-        for head, is_all in beginnings.items():
-            found[head] = found.get(head, True) and is_all
-    return found if len(found) <= _MAX_HEADS else None
-
-
-def _split(text: str) -> list[str]:
-    """A pattern at the bars that stand outside of groups and classes."""
-    parts, start, depth, at = [], 0, 0, 0
-    while at < len(text):
-        match text[at]:
-            case "\\":
-                at += 1
-            case "[":
-                at = _end_of_class(text, at)
-            case "(":
-                depth += 1
-            case ")":
-                depth -= 1
-            case "|" if depth == 0:
-                parts.append(text[start:at])
-                start = at + 1
-        at += 1
-    return [*parts, text[start:]]
-
-
-def _end_of_class(text: str, at: int) -> int:
-    """Where the class that starts here ends, or the text."""
-    at += 1
-    if text[at : at + 1] == "^":
-        at += 1
-    if text[at : at + 1] == "]":
-        at += 1
-    while at < len(text) and text[at] != "]":
-        if text.startswith("[:", at):
-            at = max(text.find(":]", at), at) + 1
-        at += 2 if text[at : at + 1] == "\\" else 1
-    return at
-
-
-def _sequence(text: str) -> dict[str, bool] | None:
-    """The beginnings of one alternative; None where it sets flags."""
-    heads = {"": True}
-    at = 1 if text[:1] == "^" else 0
-    while at < len(text):
-        character = text[at]
-        atom: dict[str, bool] | None
-        if character == "(":
-            end = _end_of_group(text, at)
-            inner = text[at + 1 : end]
-            if inner[:1] == "?" and inner[:2] != "?:":
-                return None
-            atom = _alternatives(inner.removeprefix("?:"))
-            if atom is None:
-                return None
-            at = end + 1
-        elif character == "\\" and not text[at + 1 : at + 2].isalnum():
-            atom, at = {text[at + 1 : at + 2]: True}, at + 2
-        elif character.isalnum() or character in " _-/:=,@%~'\"<>&;!#":
-            atom, at = {character: True}, at + 1
-        else:
-            break
-        quantifier = text[at : at + 1]
-        if (quantifier and quantifier in "?*{") or len(heads) * len(atom) > _MAX_HEADS:
-            break
-        heads = {head + more: is_all for head in heads for more, is_all in atom.items()}
-        if quantifier == "+" or not all(heads.values()):
-            break
-    else:
-        return heads
-    return dict.fromkeys(heads, False)
-
-
-def _end_of_group(text: str, at: int) -> int:
-    """Where the group that starts here ends, or the text."""
-    depth = 0
-    while at < len(text):
-        match text[at]:
-            case "\\":
-                at += 1
-            case "[":
-                at = _end_of_class(text, at)
-            case "(":
-                depth += 1
-            case ")":
-                depth -= 1
-                if depth == 0:
-                    return at
-        at += 1
-    return at
+    """Texts with one of which every match starts; None where that can't be told."""
+    try:
+        heads = language.beginnings(text, Budget(_MAX_HEADS * len(text)))
+    except Beyond:
+        return None
+    return None if "" in heads else heads
 
 
 # --- the writing

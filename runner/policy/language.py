@@ -209,6 +209,49 @@ def alternatives(pattern: str, budget: Budget) -> tuple[Alternative, ...]:
     return _Reader(pattern).pattern()
 
 
+def beginnings(pattern: str, budget: Budget) -> tuple[str, ...]:
+    """Texts with one of which every match starts: the plain part of each way to match.
+
+    A shorter text is as true, so each ends where it gets difficult.
+
+    Raises:
+        Beyond: The pattern can't be read here.
+    """
+    parts = [part.node for part in alternatives(pattern, budget)]
+    return tuple(_beginnings(Choice(tuple(parts)), budget))
+
+
+def _beginnings(node: Node, budget: Budget) -> dict[str, bool]:
+    """As `beginnings`, each with whether it is all of its way to match."""
+    match node:
+        case Chars(mask):
+            is_one = mask.bit_count() == 1 and mask != OTHER
+            return {chr(mask.bit_length() - 1): True} if is_one else {"": False}
+        case Edge():
+            return {"": True}
+        case Choice(items):
+            found: dict[str, bool] = {}
+            for item in items:
+                for text, is_all in _beginnings(item, budget).items():
+                    found[text] = found.get(text, True) and is_all
+            return found
+        case Series(items):
+            found = {"": True}
+            for item in items:
+                more = _beginnings(item, budget)
+                budget.spend(len(found) * len(more))
+                found = {text + rest: is_all for text in found for rest, is_all in more.items()}
+                if not all(found.values()):
+                    return dict.fromkeys(found, False)
+            return found
+        case Repeat(item, least, most):
+            if least == 0:
+                return {"": False}
+            is_once = least == most == 1
+            return {text: is_all and is_once for text, is_all in _beginnings(item, budget).items()}
+    assert_never(node)
+
+
 _COUNT = re.compile(r"\{(0|[1-9][0-9]*)(,(0|[1-9][0-9]*)?)?\}")
 _LOOKS_LIKE_COUNT = re.compile(r"\{[0-9]+(,[0-9]*)?\}")
 _GROUP_NAME = re.compile(r"\(\?P?<\w+>")
