@@ -15,12 +15,10 @@ from runner.approvals import Approvals, Question
 from runner.logs import log
 from runner.model import Decision, Verdict
 from runner.policy import Judgement, Policy, PolicySource, Rate
+from runner.policy.matching import PATH
 from runner.sessions import Lease
 from runner.store import Store
 from runner.tools import Decoded
-
-PATH = "path"
-"""The argument that rules for paths look at."""
 
 
 class PathUnusable(Exception):

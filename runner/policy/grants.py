@@ -5,7 +5,6 @@ list and means what it would mean there: a policy of this rule and nothing else 
 the calls that it covers. Where it may be applied is not decided here.
 """
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,14 +14,13 @@ import yaml
 
 from runner.errors import PolicyError
 from runner.model import Verdict
+from runner.policy.document import flow
 from runner.policy.policy import Policy
 
 SOURCE = "the pattern"
 """What it is called in errors."""
 MAX_TEXT = 100_000
 """Characters. A real one has a hundred."""
-
-_BEYOND_ASCII = re.compile(r"[^\x20-\x7e]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +42,12 @@ class Grant:
         """
         if "rate" in rule:
             raise PolicyError("a pattern has no `rate`; leave it out", source=SOURCE)
-        text = _yaml(dict(rule))
+        try:
+            text = flow(dict(rule))
+        except (TypeError, ValueError, RecursionError) as error:
+            raise PolicyError(
+                f"it holds what is no text, list or mapping: {error}", source=SOURCE
+            ) from None
         document = f'{{"version": 1, "mode": "pattern", "default": "deny", "allow": [{text}]}}'
         return cls(text, Policy.parse(document, SOURCE))
 
@@ -89,17 +92,3 @@ def exact_rule(tool: str, canonical: str) -> dict[str, str]:
         canonical: Its arguments as canonical JSON.
     """
     return {"tool": tool, "match": f"^{re.escape(canonical)}$"}
-
-
-def _yaml(value: Any) -> str:
-    """A value as JSON that YAML reads the same: what is not ASCII, in YAML's own escapes.
-
-    JSON writes a character beyond U+FFFF as two halves, which YAML does not put together.
-    """
-    try:
-        text = json.dumps(value, ensure_ascii=False, allow_nan=False)
-    except (TypeError, ValueError, RecursionError) as error:
-        raise PolicyError(
-            f"it holds what is no text, list or mapping: {error}", source=SOURCE
-        ) from None
-    return _BEYOND_ASCII.sub(lambda found: f"\\U{ord(found[0]):08x}", text)

@@ -14,6 +14,7 @@ from runner.helper.watch import fold
 from runner.policy.matching import Pattern, PatternError
 
 WORKSPACE = "/workspace"
+"""Where each script starts, and what may be written."""
 
 
 def glob_pattern(glob: str) -> str:

@@ -65,8 +65,6 @@ class Policy:
     digest: str
     """SHA-256 of its source in hex; empty where there is no source."""
     mode: Mode
-    rules: tuple[Rule, ...]
-    """In the order in which they are asked. Empty where the mode reads none."""
     default: Decision
     """What holds for a call that no rule decides: every call, where the mode reads no rules."""
     warnings: tuple[PolicyWarning, ...] = ()
@@ -79,6 +77,11 @@ class Policy:
     """Calls that this policy was proved to decide as they say."""
     files: tuple[str, ...] = ()
     """What it was read from: its own file, and those it includes or shadows."""
+
+    @property
+    def rules(self) -> tuple[Rule, ...]:
+        """In the order in which they are asked. Empty where the mode reads none."""
+        return self.rule_set.rules if self.rule_set is not None else ()
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
@@ -263,7 +266,6 @@ class Policy:
             name=name,
             digest=hashlib.sha256(content).hexdigest(),
             mode=document.mode,
-            rules=rule_set.rules if rule_set is not None else (),
             default=default,
             warnings=lint.warnings(document, compiler.patterns_of(parts[0]), compiler.commands()),
             rule_set=rule_set,
@@ -536,7 +538,6 @@ DENY_EVERYTHING = Policy(
     name="none",
     digest="",
     mode=Mode.DENY_ALL,
-    rules=(),
     default=Decision(
         Verdict.DENY,
         None,

@@ -163,7 +163,7 @@ def judge(
     by_call: Rule | None = None
     about_items = []
     for rule in rules.rules:
-        if rule.command is not None or rule.redirect is not None:
+        if rule.is_about_items:
             if rule.is_for(subject.tool):
                 about_items.append(rule)
         elif by_call is None and rule.applies(subject):
@@ -175,7 +175,7 @@ def judge(
         script = arguments.get(SCRIPT)
         if isinstance(script, str):
             applying = [rule for rule in about_items if rule.applies(subject)]
-            judging = _Items(rules, applying, by_call, script)
+            judging = _Items(rules, applying, decision, script)
             found = analyse(script)
             items = judging.all(found)
             decision = _strictest(items, by_call, rules)
@@ -220,19 +220,19 @@ class _Items:
     """Judges the parts of one script."""
 
     def __init__(
-        self, rules: RuleSet, about_items: Sequence[Rule], by_call: Rule | None, script: str
+        self, rules: RuleSet, about_items: Sequence[Rule], otherwise: Decision, script: str
     ):
         self.rules = rules
         self.about_items = about_items
         self.script = script
-        self.otherwise = rules.default if by_call is None else by_call.decision
+        self.otherwise = otherwise
         """What holds for a part that no rule about parts is for."""
 
     def all(self, script: Script) -> tuple[Item, ...]:
         found = [*self.commands(script.commands)]
         found += [self.write(write) for write in script.writes]
         found += [self.unknown(unknown) for unknown in script.unknown]
-        return tuple(sorted((item for item in found if item), key=lambda item: item.start))
+        return tuple(sorted(found, key=lambda item: item.start))
 
     def commands(self, commands: Sequence[Command]) -> Iterator[Item]:
         work = Work()

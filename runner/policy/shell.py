@@ -29,6 +29,8 @@ import tree_sitter_bash
 from tree_sitter import Language, Node, Parser, Point
 
 from runner.policy import programs
+from runner.policy.matching import normalise
+from runner.policy.paths import WORKSPACE
 from runner.policy.programs import Shape, Word
 
 MAX_CHARACTERS = 10_000
@@ -43,9 +45,6 @@ MAX_PARSE_S = 0.008
 """The processor's time for the grammar, which is slow on some texts that are no scripts."""
 _MAX_UNKNOWN = 100
 _MAX_HERE_DOCUMENTS = 16
-
-WORKSPACE = "/workspace"
-"""Where each script starts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -864,9 +863,7 @@ class _Reading:
             self.doubt(start, end, why)
             return
         place = self.place or (start, end)
-        whole = posixpath.normpath(posixpath.join(WORKSPACE, path))
-        # POSIX keeps two slashes at the start, Linux makes them one.
-        self.found.writes.append(Write("/" + whole.lstrip("/"), *place))
+        self.found.writes.append(Write(normalise(posixpath.join(WORKSPACE, path)), *place))
 
     # Commands
 
