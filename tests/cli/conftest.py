@@ -7,15 +7,63 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import runner
+from runner.model import Record, SessionInfo, SessionState, Status, Verdict
 
 START_S = 30.0
+
+
+def a_session(session_id: str = "s-1") -> SessionInfo:
+    """A session that is open."""
+    return SessionInfo(
+        id=session_id,
+        state=SessionState.OPEN,
+        image="sha256:" + "ab" * 32,
+        runtime=None,
+        workspace="/some/where\x1b[31m",
+        managed=False,
+        read_only=False,
+        kept=True,
+        container_id=None,
+        created_at=time.time(),
+        used_at=time.time(),
+        idle_timeout_s=60.0,
+        expires_at=time.time() + 3600,
+        options={"carrier": "auto", "limits": {"pids": 256}},
+        marker="5ec2e7",
+    )
+
+
+_DENIED = Record(
+    call_id="",
+    session_id="s-1",
+    tool="bash",
+    arguments='{"command":"ls"}',
+    verdict=Verdict.DENY,
+    rule="deny[0]",
+    reason="not here",
+    policy="",
+    status=Status.DENIED,
+    exit_code=None,
+    output="",
+    error="bash: not here",
+    started_at=0.0,
+    duration_s=0.0,
+    timeout_s=60.0,
+)
+
+
+def a_record(call_id: str, **changes: Any) -> Record:
+    """A call that was denied just now, but for what is said of it."""
+    return replace(_DENIED, call_id=call_id, started_at=time.time(), **changes)
 
 
 class Cli:

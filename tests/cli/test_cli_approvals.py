@@ -27,8 +27,8 @@ from runner.cli.prompt import (
 )
 from runner.model import Approval, ApprovalState
 from runner.store import Store
-from tests.cli.conftest import START_S, Cli
-from tests.cli.test_cli_commands import a_call, a_session
+from tests.cli.conftest import START_S, Cli, a_session
+from tests.cli.test_cli_commands import a_call
 from tests.host import wait_until
 
 RULES = """

@@ -17,52 +17,16 @@ from runner.app import DATABASE, open_store
 from runner.cli import COMMANDS, GROUPS, application
 from runner.cli.records import event_line
 from runner.cli.terminal import Terminal
-from runner.model import Record, SessionInfo, SessionState, Status, Verdict
+from runner.model import Record, SessionState
 from runner.store import Store
-from tests.cli.conftest import Cli
+from tests.cli.conftest import Cli, a_record, a_session
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "cli.md"
 HEAVY = ("docker", "pydantic", "structlog", "rich", "yaml", "asyncio")
 
 
-def a_session(session_id: str = "s-1") -> SessionInfo:
-    return SessionInfo(
-        id=session_id,
-        state=SessionState.OPEN,
-        image="sha256:" + "ab" * 32,
-        runtime=None,
-        workspace="/some/where\x1b[31m",
-        managed=False,
-        read_only=False,
-        kept=True,
-        container_id=None,
-        created_at=time.time(),
-        used_at=time.time(),
-        idle_timeout_s=60.0,
-        expires_at=time.time() + 3600,
-        options={"carrier": "auto", "limits": {"pids": 256}},
-        marker="5ec2e7",
-    )
-
-
 def a_call(call_id: str = "c-1", arguments: str = '{"command":"ls"}') -> Record:
-    return Record(
-        call_id=call_id,
-        session_id="s-1",
-        tool="bash",
-        arguments=arguments,
-        verdict=Verdict.DENY,
-        rule="deny[0]",
-        reason="not here",
-        policy="",
-        status=Status.DENIED,
-        exit_code=None,
-        output="",
-        error="bash: not here",
-        started_at=time.time(),
-        duration_s=0.0,
-        timeout_s=60.0,
-    )
+    return a_record(call_id, arguments=arguments)
 
 
 @pytest.fixture

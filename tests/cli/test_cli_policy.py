@@ -11,10 +11,10 @@ import pytest
 
 from runner.app import DATABASE
 from runner.cli.policies import pointed
-from runner.model import Record, SessionInfo, SessionState, Status, Verdict
+from runner.model import Record, Status, Verdict
 from runner.policy import Policy
 from runner.store import Store
-from tests.cli.conftest import Cli
+from tests.cli.conftest import Cli, a_record, a_session
 
 POLICY = """\
 version: 1
@@ -53,41 +53,16 @@ def record(cli: Cli) -> Recorder:
     return recording
 
 
-def a_session(session_id: str) -> SessionInfo:
-    return SessionInfo(
-        id=session_id,
-        state=SessionState.OPEN,
-        image="sha256:" + "ab" * 32,
-        runtime=None,
-        workspace="/some/where",
-        managed=False,
-        read_only=False,
-        kept=True,
-        container_id=None,
-        created_at=time.time(),
-        used_at=time.time(),
-        idle_timeout_s=60.0,
-        expires_at=time.time() + 3600,
-    )
-
-
 def a_call(call_id: str, tool: str = "bash", **arguments: Any) -> Record:
-    return Record(
-        call_id=call_id,
-        session_id="s-1",
+    return a_record(
+        call_id,
         tool=tool,
         arguments=json.dumps(arguments, separators=(",", ":")),
         verdict=Verdict.ALLOW,
         rule="allow[0]",
         reason="",
-        policy="",
         status=Status.OK,
-        exit_code=None,
-        output="",
         error=None,
-        started_at=time.time(),
-        duration_s=0.0,
-        timeout_s=60.0,
     )
 
 

@@ -15,8 +15,8 @@ import pytest
 from runner.app import DATABASE
 from runner.cli.terminal import Stream, Terminal, aligned, described, one_line
 from runner.store import Store
-from tests.cli.conftest import Cli
-from tests.cli.test_cli_commands import a_call, a_session
+from tests.cli.conftest import Cli, a_session
+from tests.cli.test_cli_commands import a_call
 
 
 class Output:
