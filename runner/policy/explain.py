@@ -157,30 +157,27 @@ def _about_items(
     rules: Sequence[Rule], subject: Subject, script: str, found: Script, items: Sequence[Item]
 ) -> Iterator[Part]:
     about_items = [rule for rule in rules if rule.is_about_items]
-    everything: list[Command | Write | Unknown]
-    everything = [*found.commands, *found.writes, *found.unknown]
-    everything.sort(key=lambda part: part.start)
-    judged = iter(items)
-    for part in everything:
+    decisions = {item.part: item.decision for item in items}
+    # Judging may have stopped, at a part that is in the items only.
+    everything = dict.fromkeys((*found.commands, *found.writes, *found.unknown, *decisions))
+    for part in sorted(everything, key=lambda part: part.start):
         text = script[part.start : part.end]
         match part:
             case Command():
-                asked = _ask_about_command(about_items, subject, part)
-                decision = None
-                if part.must_allow or (asked and asked[-1].answer is Answer.FITS):
-                    decision = next(judged).decision
+                if part.must_allow and part not in decisions:
+                    continue  # judging had stopped
                 yield Part(
                     kind="command",
                     text=text,
                     start=part.start,
                     end=part.end,
-                    decision=decision,
+                    decision=decisions.get(part),
                     words=part.argv,
-                    asked=asked,
+                    asked=_ask_about_command(about_items, subject, part),
                     marks=tuple(_words_to_name(part, script)),
                 )
             case Write():
-                decision = next(judged).decision
+                decision = decisions[part]
                 asked = (
                     ()
                     if decision.rule == "protect"
@@ -189,8 +186,7 @@ def _about_items(
                 yield Part("write", part.path, part.start, part.end, decision, asked=asked)
             case Unknown():
                 mark = Mark(part.start, part.end, part.why)
-                decision = next(judged).decision
-                yield Part("unknown", text, part.start, part.end, decision, marks=(mark,))
+                yield Part("unknown", text, part.start, part.end, decisions[part], marks=(mark,))
             case _:
                 assert_never(part)
 
@@ -253,7 +249,7 @@ def _ask_about_write(rules: Sequence[Rule], subject: Subject, write: Write) -> t
             continue
         answer = _ask(rule, subject)
         if answer.answer is Answer.FITS:
-            fits = rule.redirect.found_in(write.path.encode(errors="surrogatepass"))
+            fits = rule.is_about_write(write.path)
             what = f"redirect {_quoted(rule.redirect.text)}"
             answer = _answer(rule, Answer.FITS if fits else Answer.NO, what)
         asked.append(answer)

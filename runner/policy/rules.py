@@ -74,6 +74,18 @@ class Rule:
         """Whether it can apply to calls of this tool."""
         return self.tools is None or tool in self.tools
 
+    def is_about_write(self, path: str) -> bool:
+        """Whether it is about files that a script writes, and this is one of them.
+
+        A refusal is meant for what lax file systems take for the same name, too.
+        """
+        if self.redirect is None:
+            return False
+        if self.redirect.found_in(path.encode()):
+            return True
+        is_refusal = self.decision.verdict is not Verdict.ALLOW
+        return is_refusal and self.redirect.found_in(fold(path).encode())
+
     def applies(self, subject: Subject) -> bool:
         """Whether the call is one of those; for a rule about items, whether they may be."""
         if self.tools is not None and subject.tool not in self.tools:
@@ -94,6 +106,8 @@ class Item:
     start: int
     end: int
     decision: Decision
+    part: Command | Write | Unknown
+    """What was found there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,7 +263,7 @@ class _Items:
                 return
             # Of a wrapper that only runs what is judged by itself there is nothing to say.
             if decision is not None:
-                yield self._item("command", command.start, command.end, decision)
+                yield self._item("command", command, decision)
 
     def _command(self, command: Command, work: Work) -> Decision | None:
         named: Decision | None = None
@@ -274,17 +288,13 @@ class _Items:
         return self._without_a_rule(f"no rule allows {_quoted(' '.join(command.argv))}")
 
     def write(self, write: Write) -> Item:
-        return self._item("write", write.start, write.end, self._write(write))
+        return self._item("write", write, self._write(write))
 
     def _write(self, write: Write) -> Decision:
         if self.rules.protected.covers(write.path):
             return _protects(self.rules, write.path)
-        path, folded = write.path.encode(), fold(write.path).encode()
         for rule in self.about_items:
-            if rule.redirect is None:
-                continue
-            refuses = rule.decision.verdict is not Verdict.ALLOW
-            if rule.redirect.found_in(path) or (refuses and rule.redirect.found_in(folded)):
+            if rule.is_about_write(write.path):
                 return rule.decision
         if self.otherwise.verdict is Verdict.DENY:
             return self._without_a_rule(f"no rule allows writing {_quoted(write.path)}")
@@ -293,7 +303,7 @@ class _Items:
     def unknown(self, unknown: Unknown) -> Item:
         part = _quoted(self.script[unknown.start : unknown.end])
         decision = self._cannot_tell(f"{part}: {unknown.why}")
-        return self._item("unknown", unknown.start, unknown.end, decision)
+        return self._item("unknown", unknown, decision)
 
     def _cannot_tell(self, why: str) -> Decision:
         decision = self.rules.unknown
@@ -305,8 +315,9 @@ class _Items:
         decision = self.otherwise
         return decision if decision.verdict is Verdict.ALLOW else _because(decision, what)
 
-    def _item(self, kind: str, start: int, end: int, decision: Decision) -> Item:
-        return Item(kind, self.script[start:end], start, end, decision)
+    def _item(self, kind: str, part: Command | Write | Unknown, decision: Decision) -> Item:
+        text = self.script[part.start : part.end]
+        return Item(kind, text, part.start, part.end, decision, part)
 
 
 def _quoted(text: str) -> str:

@@ -246,3 +246,27 @@ def test_the_explanation_and_the_policy_never_disagree(
             )
         for mark in part.marks:
             assert 0 <= mark.start <= mark.end <= len(found.script)
+
+
+def test_a_script_that_takes_too_long_to_judge_is_explained_as_far_as_it_was_judged() -> None:
+    lines = [f"rm -a -b -c -d -e x{number}" for number in range(240)]
+    policy = Policy.parse("default: allow\ndeny: [{tool: bash, command: 'rm -[abcdef]{6} y'}]\n")
+    explanation = explain(policy, "bash", {"command": "\n".join(lines)})
+    assert explanation.decision.rule == "unknown"
+    *judged, last = explanation.parts
+    assert last.kind == "unknown"
+    assert "takes too long" in last.marks[0].why
+    assert 2 < len(judged) < 240
+    assert all(part.decision is not None for part in judged if part.kind == "command")
+
+
+def test_a_refused_target_in_other_letters_is_explained_by_the_rule_that_decided() -> None:
+    policy = Policy.parse(
+        "default: deny\nprotect: []\n"
+        "allow: [{tool: bash, command: ls}, {tool: bash, redirect: '/workspace/**'}]\n"
+        "deny: [{tool: bash, redirect: '/workspace/keep/**'}]\n"
+    )
+    explanation = explain(policy, "bash", {"command": "ls > Keep/x"})
+    (write,) = [part for part in explanation.parts if part.kind == "write"]
+    assert write.decision == explanation.decision
+    assert [(rule.rule, str(rule.answer)) for rule in write.asked] == [("deny[0]", "fits")]
