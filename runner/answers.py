@@ -73,6 +73,13 @@ class RunResult:
     duration_s: float
     touched: Touched = Touched()
     """Of the protected files, where the run was to watch any."""
+    errors: bytes | None = None
+    """Standard error, where it was asked for apart: all of it, or its beginning and its end.
+    Then `output` is standard output alone."""
+    errors_head_bytes: int = 0
+    """As `head_bytes`, of `errors`."""
+    errors_total_bytes: int = 0
+    errors_total_lines: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +98,81 @@ class SearchResult:
     skipped_special: int
     skipped_hidden: int
     """Files that a rule for paths keeps from being searched."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Some bytes of a file."""
+
+    content: bytes
+    size: int
+    """Of the whole file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Some lines of a file, line ends included."""
+
+    content: bytes
+    """The lines; where `count` is 0, the beginning of one that is too long, cut between two
+    characters. Empty behind the last line, and for a binary file."""
+    size: int
+    """Bytes of the whole file."""
+    lines: int
+    """Lines of the whole file; 0 for a binary one."""
+    first: int
+    """The number of the first line here, from 1."""
+    count: int
+    """How many whole lines there are here."""
+    binary: bool
+    """There is a NUL among the first 512 bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """A replacement."""
+
+    old: bytes
+    """Not empty."""
+    new: bytes
+    all: bool = False
+    """Every occurrence, of which there must be at least one; else there must be exactly one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Edited:
+    """What became of several replacements in one file."""
+
+    counts: tuple[int, ...]
+    """How often each old text occurred, up to the first that did so as it must not."""
+    written: bool
+    """All were made; otherwise none was, and the last count says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """Something in a directory."""
+
+    path: str
+    """Below the directory that was listed; `.` for that itself. What is no UTF-8 is U+FFFD."""
+    kind: Literal["file", "directory", "link", "other"]
+    size: int
+    """Bytes of a file; 0 for anything else."""
+    changed_at: float
+    """When its content was last changed, in seconds since the epoch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """What is below a directory."""
+
+    entries: tuple[Entry, ...]
+    truncated: bool
+    """There are more."""
+    skipped_unreadable: int
+    """Directories that could not be read, and entries that could not be looked at."""
+    skipped_hidden: int
+    """Entries that a rule for paths keeps from being shown."""
 
 
 class Collector:

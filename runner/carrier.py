@@ -25,8 +25,9 @@ OnEnd = Callable[[BaseException | None], None]
 READ_BYTES = 256 * 1024
 SEND_BUFFER_BYTES = 1024**2
 """What we ask the kernel to hold of a write; it gives what it allows."""
-WRITE_HIGH_WATER_BYTES = 4 * 1024**2
-"""`drain` waits while more than this is on its way to the container."""
+WRITE_HIGH_WATER_BYTES = 256 * 1024
+"""`drain` waits while more than this is on its way to the container. Little, because the request
+of a call waits behind it, too."""
 DIAGNOSTICS_BYTES = 4 * 1024
 """How much of the container's standard error is remembered, from its end."""
 

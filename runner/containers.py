@@ -27,7 +27,7 @@ from runner.images import ensure_toolbox
 from runner.logs import log
 from runner.model import SessionInfo
 from runner.sandbox import WORKSPACE, Sandbox
-from runner.settings import Limits
+from runner.settings import Limits, Network
 
 TOOLBOX = "/.runner"
 STREAM_DIR = "/.runner-io"
@@ -36,10 +36,15 @@ GREETING_S = 15.0
 """From the start of a container to its helper's greeting."""
 SOCKET_TRIAL_S = 4.0
 """How long a running container may take to dial before attach is tried instead."""
+PROXY_PORT = 3128
+"""Where a session's programs find the proxy, on their own loopback, if it has a network."""
 DIAGNOSIS_S = 1.0
 """How long the daemon may take to say what became of a container."""
 
 LABEL = "rousseau-runner."
+USERS_CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "KILL", "SETGID", "SETUID")
+"""Of a session whose calls may run as any user: what it takes to make users, give them their
+files and become them, and for the helper to end what they started."""
 
 
 class Containers:
@@ -264,6 +269,10 @@ class Containers:
         if carrier_kind == "socket":
             mounts.append(Mount("bind", str(self._stream_dir(info.id)), STREAM_DIR))
             arguments = ("--socket", f"{STREAM_DIR}/{Listener.NAME}")
+        user = f"{owner.st_uid}:{owner.st_gid}"
+        users = bool(info.options.get("users"))  # sessions of earlier versions have none
+        if users:
+            arguments = (f"--users={user}", *arguments)
         image = await self._engine.image(info.image)
         if image is None:
             raise ImageUnusable(f"the session's image {info.image} is no longer in the daemon")
@@ -271,7 +280,8 @@ class Containers:
         volumes = {os.path.normpath(path) for path in image.volumes}
         volumes -= {mount.target for mount in mounts}
         tmpfs = dict.fromkeys(sorted(volumes), f"{common},size={limits.tmp_bytes}")
-        tmpfs["/tmp"] = f"{common},size={limits.tmp_bytes},mode=1777"  # noqa: S108
+        for directory in ("/tmp", "/var/tmp"):  # noqa: S108
+            tmpfs[directory] = f"{common},size={limits.tmp_bytes},mode=1777"
         tmpfs[HOME] = (
             f"{common},size={limits.home_bytes},mode=0700,uid={owner.st_uid},gid={owner.st_gid}"
         )
@@ -279,8 +289,10 @@ class Containers:
             image=info.image,
             command=(f"{TOOLBOX}/bin/supervisor", "init", *arguments),
             name=f"rousseau-runner-{info.id}",
-            user=f"{owner.st_uid}:{owner.st_gid}",
-            environment={"HOME": HOME, **info.options["environment"]},
+            user="0:0" if users else user,
+            capabilities=USERS_CAPABILITIES if users else (),
+            writable=users,
+            environment={"HOME": HOME, **_proxy(info), **info.options["environment"]},
             labels={
                 LABEL + "kind": "session",
                 LABEL + "session": info.id,
@@ -337,3 +349,25 @@ class Containers:
         for container in strangers:
             await self._engine.remove(container.id)
         return len(strangers)
+
+
+def network_of(info: SessionInfo) -> Network:
+    """What the session's programs reach. Records of older versions don't say: nothing."""
+    network: Network = info.options.get("network", "none")
+    return network
+
+
+def _proxy(info: SessionInfo) -> dict[str, str]:
+    """Variables by which programs find the proxy; they win over those of the image.
+
+    What is in the container itself is reached without it. The proxy speaks SOCKS too, but no
+    variable says so: ALL_PROXY with a SOCKS address makes clients that lack a library for it
+    fail at whatever they do, HTTP included.
+    """
+    if network_of(info) == "none":
+        return {}
+    proxy = f"http://127.0.0.1:{PROXY_PORT}"
+    # curl takes http_proxy in lower case only; what else there is takes either.
+    variables = dict.fromkeys(("http_proxy", "https_proxy", "all_proxy"), proxy)
+    variables["no_proxy"] = "localhost,127.0.0.1,::1"
+    return variables | {name.upper(): value for name, value in variables.items()}

@@ -63,7 +63,7 @@ def container_config(spec: ContainerSpec) -> dict[str, Any]:
         "NetworkMode": spec.network,
         "PidsLimit": spec.pids,
         "Privileged": False,
-        "ReadonlyRootfs": True,
+        "ReadonlyRootfs": not spec.writable,
         "RestartPolicy": {"Name": "no"},
         "SecurityOpt": ["no-new-privileges:true"],
         "ShmSize": spec.shm_bytes,
@@ -72,6 +72,8 @@ def container_config(spec: ContainerSpec) -> dict[str, Any]:
     }
     if spec.runtime is not None:
         host["Runtime"] = spec.runtime
+    if spec.capabilities:
+        host["CapAdd"] = list(spec.capabilities)
     return {
         "Image": spec.image,
         "Entrypoint": list(spec.command[:1]),

@@ -91,6 +91,10 @@ class ContainerSpec:
     """Path to mount options, such as `rw,nosuid,nodev,size=67108864`."""
     working_dir: str = "/"
     hostname: str = "sandbox"
+    capabilities: tuple[str, ...] = ()
+    """What is left of root's, by the kernel's names without `CAP_`."""
+    writable: bool = False
+    """Its root filesystem may be written to."""
     network: Literal["none"] = "none"
     runtime: str | None = None
     """None: the daemon's default."""

@@ -12,7 +12,9 @@ real engine.
 import asyncio
 import itertools
 import os
-from collections.abc import Callable, Mapping
+import shlex
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +22,8 @@ from typing import Any
 from runner.carrier import Carrier, OnData, OnEnd
 from runner.engine import ContainerInfo, ContainerSpec, EngineVersion, ImageInfo, VolumeInfo
 from runner.errors import Conflict, NotFound
-from runner.helper import files, search, watch, wire
+from runner.helper import files, listing, search, watch, wire
+from runner.helper.requests import REQUESTS, Answer
 from runner.helper.wire import Kind
 from runner.images import DEFAULT_IMAGE, LABEL_HASH, recipe
 from runner.sandbox import WORKSPACE
@@ -34,17 +37,26 @@ class FakeRun:
     exit_code: int = 0
     takes_s: float = 0.0
     """How long it runs after its output."""
+    errors: bytes = b""
+    """Its standard error, behind its output where the two are one."""
+    reads: bool = False
+    """It writes what it reads, and ends with its input."""
 
 
 def fake_shell(line: str) -> FakeRun:
-    """Knows `echo WORDS`, `exit N` and `sleep SECONDS`, one after another with `;`."""
-    output, exit_code, takes_s = b"", 0, 0.0
+    """Knows `echo WORDS`, `exit N`, `sleep SECONDS` and `cat`, one after another with `;`.
+
+    `cat` reads only what is written to a program that was started.
+    """
+    output, exit_code, takes_s, reads = b"", 0, 0.0, False
     for command in line.split(";"):
         match command.split():
             case ["echo", *words]:
                 output += " ".join(words).encode() + b"\n"
             case ["sleep", seconds]:
                 takes_s += float(seconds)
+            case ["cat"]:
+                reads = True
             case ["exit", code]:
                 exit_code = int(code)
                 break
@@ -53,7 +65,7 @@ def fake_shell(line: str) -> FakeRun:
             case [program, *_]:
                 output += f"/bin/sh: {program}: not found\n".encode()
                 exit_code = 127
-    return FakeRun(output, exit_code, takes_s)
+    return FakeRun(output, exit_code, takes_s, reads=reads)
 
 
 FakeShell = Callable[[str], FakeRun]
@@ -121,7 +133,7 @@ class _Window:
     """How much output of a call the host takes before it says that it took some."""
 
     def __init__(self) -> None:
-        self.sent = 0
+        self._sent = 0
         self._allowed = wire.OUTPUT_WINDOW_BYTES
         self._changed = asyncio.Event()
 
@@ -130,18 +142,128 @@ class _Window:
         self._changed.set()
 
     async def room(self) -> int:
-        """How many bytes may be sent; waits until there are some."""
-        while self.sent >= self._allowed:
+        """How many bytes may be sent at once; waits until there are some."""
+        while self._sent >= self._allowed:
             self._changed.clear()
             await self._changed.wait()
-        return self._allowed - self.sent
+        return min(self._allowed - self._sent, wire.OUTPUT_CHUNK_BYTES)
+
+    def take(self, count: int) -> None:
+        """So many were sent."""
+        self._sent += count
+
+
+Send = Callable[[int, int, Mapping[str, Any], bytes], None]
+
+
+class _FakeProgram:
+    """A program that pretends to run, from its request to its end."""
+
+    def __init__(self, request: wire.Message, shell: FakeShell, send: Send):
+        self.window = _Window()
+        self.input: asyncio.Queue[bytes | None] = asyncio.Queue()
+        """What it is to read; None: the end."""
+        self.signal: int | None = None
+        """That ended it."""
+        self._call = request.call
+        self._fields = request.fields
+        self._shell = shell
+        self._send_frame = send
+        self._sent = {Kind.OUTPUT: 0, Kind.ERRORS: 0}
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self, ended: Callable[[], watch.Report]) -> None:
+        """Run; `ended` is called before the end is told, and says what is told of files."""
+        self._task = asyncio.get_running_loop().create_task(self._run(ended))
+
+    def cancel(self) -> None:
+        """End it."""
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _run(self, told: Callable[[], watch.Report]) -> None:
+        line, argv = self._fields["shell"], self._fields["argv"]
+        ended = "exited"
+        result = FakeRun() if argv == ["/bin/sh"] else self._shell(line or " ".join(argv or ()))
+        try:
+            await self._write(Kind.OUTPUT, result.output)
+            await self._write(Kind.ERRORS, result.errors)
+            if self._fields["argv"] == ["/bin/sh"]:
+                await self._be_a_shell()
+            while result.reads and self._fields["input"] and (data := await self.input.get()):
+                self._send_frame(Kind.TAKEN, self._call, {"bytes": len(data)}, b"")
+                await self._write(Kind.OUTPUT, data)
+            await asyncio.sleep(result.takes_s)
+        except asyncio.CancelledError:
+            ended = "cancelled" if self.signal is None else "exited"
+        touched = told()
+        by_itself = ended == "exited" and self.signal is None
+        self._send_frame(
+            Kind.RAN,
+            self._call,
+            {
+                "exit_code": result.exit_code if by_itself else None,
+                "signal": self.signal,
+                "ended": ended,
+                "background": 0,
+                "oom_killed": False,
+                "output_bytes": self._sent[Kind.OUTPUT],
+                "errors_bytes": self._sent[Kind.ERRORS],
+                "spill_path": None,
+                "spill_bytes": 0,
+                "touched": touched.touched,
+                "touched_count": touched.total,
+                "touched_complete": touched.complete,
+            },
+            b"",
+        )
+
+    async def _be_a_shell(self) -> None:
+        """Do what `runner.background` writes to a shell that it keeps."""
+        script = b""
+        while (data := await self.input.get()) is not None:
+            self._send_frame(Kind.TAKEN, self._call, {"bytes": len(data)}, b"")
+            script += data
+            while b"} 2>/dev/null\n" in script:
+                ask, _, script = script.partition(b"} 2>/dev/null\n")
+                words = shlex.split(ask.decode())
+                result = self._shell(words[words.index("eval") + 1])
+                await self._write(Kind.OUTPUT, result.output + result.errors)
+                await asyncio.sleep(result.takes_s)
+                token = words[words.index("printf") + 2]
+                mark = f"\x1e{token}\x1f{result.exit_code}\x1e"
+                await self._write(Kind.OUTPUT, mark.encode())
+
+    async def _write(self, kind: int, data: bytes) -> None:
+        if not self._fields["errors"]:
+            kind = Kind.OUTPUT
+        while data:
+            size = await self.window.room()
+            piece, data = data[:size], data[size:]
+            self.window.take(len(piece))
+            self._sent[kind] += len(piece)
+            self._send_frame(kind, self._call, {}, piece)
 
 
 class FakeHelper:
-    """The helper's side of the protocol, in memory."""
+    """The helper's side of the protocol, in memory.
 
-    def __init__(self, carrier: Carrier, shell: FakeShell, workspace: Path, uid: int, gid: int):
+    Args:
+        users: Its programs may run as root, who is the one user besides its own.
+    """
+
+    def __init__(
+        self,
+        carrier: Carrier,
+        shell: FakeShell,
+        workspace: Path,
+        uid: int,
+        gid: int,
+        *,
+        users: bool = False,
+    ):
         self._carrier = carrier
+        self._users = users
         self._shell = shell
         self._workspace = workspace.resolve()  # so that no link stands in what is judged
         self._facts = {
@@ -153,8 +275,7 @@ class FakeHelper:
         }
         self._decoder: wire.Decoder | None = None
         self._greeting = b""
-        self._running: dict[int, asyncio.Task[None]] = {}
-        self._windows: dict[int, _Window] = {}
+        self._running: dict[int, _FakeProgram] = {}
         self._watch: watch.Watch | None = None
         carrier.start(self._on_data, self._on_end)
 
@@ -171,8 +292,8 @@ class FakeHelper:
             self._take(message)
 
     def _on_end(self, error: BaseException | None) -> None:
-        for task in self._running.values():
-            task.cancel()
+        for program in self._running.values():
+            program.cancel()
         if self._watch is not None:
             self._watch.close()
 
@@ -187,16 +308,14 @@ class FakeHelper:
         elif kind == Kind.PING:
             self._send(Kind.PONG, call, {})
         elif kind == Kind.RUN:
-            self._windows[call] = _Window()
-            self._running[call] = asyncio.get_running_loop().create_task(self._run(message))
-        elif kind == Kind.CANCEL:
+            self._run(message)
+        elif kind in (Kind.CANCEL, Kind.CREDIT, Kind.INPUT, Kind.SIGNAL):
             if call in self._running:
-                self._running[call].cancel()
-        elif kind == Kind.CREDIT:
-            if call in self._windows:
-                self._windows[call].widen(message.fields["bytes"])
+                self._tell(self._running[call], message)
         elif kind == Kind.WATCH:
             self._start_watch(message)
+        elif kind == Kind.LISTEN:
+            self._send(Kind.LISTENING, call, {})  # nothing in here ever connects
         else:
             self._answer(message)
 
@@ -213,80 +332,83 @@ class FakeHelper:
         found = {"directories": self._watch.directories, "complete": self._watch.complete}
         self._send(Kind.WATCHED, message.call, found)
 
-    async def _run(self, message: wire.Message) -> None:
-        fields = message.fields
-        line = fields["shell"] if fields["shell"] is not None else " ".join(fields["argv"])
-        result = self._shell(line)
-        window = self._windows[message.call]
-        ended = "exited"
-        try:
-            while window.sent < len(result.output):
-                size = min(await window.room(), wire.OUTPUT_CHUNK_BYTES)
-                piece = result.output[window.sent : window.sent + size]
-                window.sent += len(piece)
-                self._send(Kind.OUTPUT, message.call, {}, piece)
-            await asyncio.sleep(result.takes_s)
-        except asyncio.CancelledError:
-            ended = "cancelled"
-        del self._running[message.call], self._windows[message.call]
-        touched = watch.UNASKED
-        if fields["watch"]:
-            touched = watch.UNSEEN if self._watch is None else self._watch.look()
-        self._send(
-            Kind.RAN,
-            message.call,
-            {
-                "exit_code": result.exit_code if ended == "exited" else None,
-                "signal": None,
-                "ended": ended,
-                "background": 0,
-                "oom_killed": False,
-                "output_bytes": window.sent,
-                "spill_path": None,
-                "spill_bytes": 0,
-                "touched": touched.touched,
-                "touched_count": touched.total,
-                "touched_complete": touched.complete,
-            },
-        )
+    def _tell(self, program: _FakeProgram, message: wire.Message) -> None:
+        if message.kind == Kind.CREDIT:
+            program.window.widen(message.fields["bytes"])
+        elif message.kind == Kind.INPUT:
+            if message.payload:
+                program.input.put_nowait(message.payload)
+            if message.fields["end"]:
+                program.input.put_nowait(None)
+        else:
+            program.signal = message.fields.get("signal")
+            program.cancel()
+
+    def _run(self, message: wire.Message) -> None:
+        fields, call = message.fields, message.call
+        user = fields["user"]
+        if user not in (None, str(self._facts["uid"]), *(("root", "0") if self._users else ())):
+            code = "no_user" if self._users else "permission_denied"
+            self._send(Kind.FAILED, call, {"code": code, "detail": f"can't run as user {user!r}"})
+            return
+        program = self._running[call] = _FakeProgram(message, self._shell, self._send)
+
+        def ended() -> watch.Report:
+            del self._running[call]
+            if not fields["watch"]:
+                return watch.UNASKED
+            return watch.UNSEEN if self._watch is None else self._watch.look()
+
+        program.start(ended)
 
     def _answer(self, message: wire.Message) -> None:
-        fields = message.fields
-        path = self._on_host(fields["path"])
-        judged = self._on_host(fields["judged"]) if fields.get("judged") else None
-        answer: tuple[int, Mapping[str, Any], bytes]
         try:
-            if message.kind == Kind.READ:
-                answer = (Kind.CONTENT, {}, files.read(path, fields["limit_bytes"], judged=judged))
-            elif message.kind == Kind.WRITE:
-                count = files.write(path, message.payload, judged=judged)
-                answer = (Kind.WROTE, {"bytes": count}, b"")
-            elif message.kind == Kind.REPLACE:
-                old = message.payload[: fields["old_bytes"]]
-                new = message.payload[fields["old_bytes"] :]
-                count = files.replace(path, old, new, fields["limit_bytes"], judged=judged)
-                answer = (Kind.REPLACED, {"occurrences": count}, b"")
-            elif message.kind == Kind.RESOLVE:
-                resolved = self._in_container(files.resolve(path))
-                answer = (Kind.RESOLVED, {"path": resolved}, b"")
-            else:
-                hides = search.hider(fields["hidden"]) or (lambda path: False)
-                found, rows = search.search(
-                    path,
-                    fields["pattern"],
-                    fields["ignore_case"],
-                    fields["include"],
-                    fields["max_matches"],
-                    fields["max_file_bytes"],
-                    lambda: False,
-                    judged=judged,
-                    hides=lambda path: hides(os.fsencode(self._in_container(os.fsdecode(path)))),
-                )
-                rows = rows.replace(str(self._workspace).encode(), WORKSPACE.encode())
-                answer = (Kind.FOUND, found, rows)
+            answer = self._answer_about_files(message)
         except files.Failure as failure:
             answer = (Kind.FAILED, {"code": failure.code, "detail": failure.detail}, b"")
         self._send(answer[0], message.call, answer[1], answer[2])
+
+    def _answer_about_files(self, message: wire.Message) -> Answer:
+        fields = dict(message.fields)
+        fields["path"] = self._on_host(fields["path"])
+        if fields.get("judged"):
+            fields["judged"] = self._on_host(fields["judged"])
+        hides = self._hider(fields["hidden"]) if "hidden" in fields else None
+        if message.kind == Kind.SEARCH:
+            found, rows = search.search(
+                fields["path"],
+                fields["pattern"],
+                fields["ignore_case"],
+                fields["include"],
+                fields["max_matches"],
+                fields["max_file_bytes"],
+                lambda: False,
+                judged=fields["judged"],
+                hides=hides,
+            )
+            rows = rows.replace(str(self._workspace).encode(), WORKSPACE.encode())
+            return Kind.FOUND, found, rows
+        if message.kind == Kind.LIST:
+            listed, rows = listing.entries(
+                fields["path"],
+                fields["glob"],
+                fields["depth"],
+                fields["max_entries"],
+                lambda: False,
+                judged=fields["judged"],
+                hides=hides,
+            )
+            return Kind.LISTED, listed, rows
+        answer = REQUESTS[message.kind](message._replace(fields=fields), threading.Event())
+        if message.kind == Kind.RESOLVE:
+            return Kind.RESOLVED, {"path": self._in_container(answer[1]["path"])}, b""
+        return answer
+
+    def _hider(self, patterns: Sequence[str]) -> Callable[[bytes], bool] | None:
+        hides = search.hider(patterns)
+        if hides is None:
+            return None
+        return lambda path: hides(os.fsencode(self._in_container(os.fsdecode(path))))
 
     def _on_host(self, path: str) -> str:
         if path == WORKSPACE or path.startswith(WORKSPACE + "/"):
@@ -417,8 +539,9 @@ class FakeEngine:
         workspace = next(
             (Path(mount.source) for mount in one.spec.mounts if mount.target == WORKSPACE), Path()
         )
-        uid, gid = map(int, one.spec.user.split(":"))
-        FakeHelper(theirs, self._shell, workspace, uid, gid)
+        users = [word for word in one.spec.command if word.startswith("--users=")]
+        uid, gid = map(int, (users[0].partition("=")[2] if users else one.spec.user).split(":"))
+        FakeHelper(theirs, self._shell, workspace, uid, gid, users=bool(users))
         one.carriers.append(ours)
         return ours
 

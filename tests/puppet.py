@@ -28,6 +28,7 @@ RAN: dict[str, Any] = {
     "background": 0,
     "oom_killed": False,
     "output_bytes": 0,
+    "errors_bytes": 0,
     "spill_path": None,
     "spill_bytes": 0,
     "touched": [],

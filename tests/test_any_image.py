@@ -16,6 +16,7 @@ import anyio
 import pytest
 
 from runner import Runner, Session, Status
+from runner.background import Shell
 from runner.docker_engine import DockerEngine
 from runner.errors import ImageUnusable
 from runner.images import DEFAULT_IMAGE
@@ -143,6 +144,23 @@ def all_five_tools_work(session: Session) -> None:
     assert (result.output, result.exit_code) == ("<one>\n<zwei>\n", 3)
 
 
+def the_shell_keeps_its_state(session: Session) -> None:
+    async def say(*commands: str) -> list[tuple[bytes, int | None]]:
+        sandbox = await session._session.sandbox()
+        shell, said = Shell(), []
+        for command in commands:
+            said.append(
+                await shell.run(sandbox, command, deadline_s=20.0, output_limit_bytes=10_000)
+            )
+        return [(one.output, one.exit_code) for one in said]
+
+    kept, *broken, shown = session._portal.call(
+        say, "cd /tmp; x=1; f() { echo $x; }", "fi", "echo 'a", "{ a", "(exit 7)", "pwd; f"
+    )
+    assert (kept, shown) == ((b"", 0), (b"/tmp\n1\n", 0))
+    assert [exit_code for _, exit_code in broken] == [2, 2, 2, 7]
+
+
 def test_the_default_image_is_good(session: Session) -> None:
     all_five_tools_work(session)
 
@@ -153,6 +171,7 @@ def test_an_image_of_nothing_but_busybox_is_good(
     session = open_session(image=busybox_image)
 
     all_five_tools_work(session)
+    the_shell_keeps_its_state(session)
     assert "BusyBox" in session.bash("busybox | head -n 1").output
     assert session.bash("python3 -V").exit_code == 127, "the image has no Python"
     cut = session.bash("sleep 300 & busybox setsid sleep 300 & echo on; sleep 300", timeout_s=2)

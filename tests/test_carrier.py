@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from runner.carrier import (
     DIAGNOSTICS_BYTES,
+    SEND_BUFFER_BYTES,
     WRITE_HIGH_WATER_BYTES,
     Carrier,
     DemultiplexingCarrier,
@@ -191,6 +192,10 @@ async def test_what_is_sent_after_the_end_is_dropped(pair: Pair) -> None:
     assert not theirs.received
 
 
+MORE_THAN_FITS = 2 * (SEND_BUFFER_BYTES + WRITE_HIGH_WATER_BYTES)
+"""Into the kernel's buffer, which may be twice what was asked for, and the queue before it."""
+
+
 @pytest.mark.parametrize("make", [SocketCarrier.over, None], ids=["socket", "threaded"])
 async def test_a_drain_waits_for_a_peer_that_does_not_read_and_a_close_ends_the_wait(
     make: Callable[[socket.socket], Awaitable[Carrier]] | None,
@@ -199,7 +204,7 @@ async def test_a_drain_waits_for_a_peer_that_does_not_read_and_a_close_ends_the_
     with other:
         ours = Peer(await make(one) if make else ThreadedCarrier(one))
         ours.start()
-        ours.carrier.send(bytes(2 * WRITE_HIGH_WATER_BYTES))
+        ours.carrier.send(bytes(MORE_THAN_FITS))
         draining = asyncio.create_task(ours.carrier.drain())
         await asyncio.wait([draining], timeout=0.05)
         assert not draining.done()
@@ -216,11 +221,11 @@ async def test_a_drain_ends_when_the_peer_reads_again(
     with other:
         ours = Peer(await make(one) if make else ThreadedCarrier(one))
         ours.start()
-        ours.carrier.send(bytes(2 * WRITE_HIGH_WATER_BYTES))
+        ours.carrier.send(bytes(MORE_THAN_FITS))
         draining = asyncio.create_task(ours.carrier.drain())
         other.setblocking(False)
         loop = asyncio.get_running_loop()
-        left = 2 * WRITE_HIGH_WATER_BYTES
+        left = MORE_THAN_FITS
         while left:
             left -= len(await asyncio.wait_for(loop.sock_recv(other, 2**20), 10))
         await asyncio.wait_for(draining, 10)

@@ -171,14 +171,15 @@ def mounts(session: Session) -> dict[str, tuple[str, set[str], list[str]]]:
 def test_tmp_and_home_are_small_and_in_memory(session: Session) -> None:
     found = mounts(session)
 
-    for point, size in {"/tmp": 128 * MIB, "/home/sandbox": 64 * MIB}.items():
+    sizes = {"/tmp": 128 * MIB, "/var/tmp": 128 * MIB, "/home/sandbox": 64 * MIB}
+    for point, size in sizes.items():
         kind, options, _ = found[point]
         assert kind == "tmpfs"
         assert {"rw", "nosuid", "nodev", f"size={size // KIB}k"} <= options
         assert "noexec" not in options
-    owner = session.bash("stat -c '%u %a' ~ /tmp").output
+    owner = session.bash("stat -c '%u %a' ~ /tmp /var/tmp").output
     uid = Path(session.info.workspace).stat().st_uid
-    assert owner == f"{uid} 700\n0 1777\n"
+    assert owner == f"{uid} 700\n0 1777\n0 1777\n"
 
 
 def test_tmp_and_home_may_be_without_programs(
@@ -187,9 +188,9 @@ def test_tmp_and_home_may_be_without_programs(
     settings = make_settings(tmp_path, tmp_noexec=True)
     with Runner("default", settings=settings) as runner, runner.session(carrier=carrier) as session:
         found = mounts(session)
-        assert "noexec" in found["/tmp"][1] & found["/home/sandbox"][1]
-
-        for directory in ("/tmp", "/home/sandbox"):
+        directories = ("/tmp", "/var/tmp", "/home/sandbox")
+        for directory in directories:
+            assert "noexec" in found[directory][1]
             result = session.bash(f"cp /bin/true {directory}/true && {directory}/true")
             assert "Permission denied" in result.output
             assert result.exit_code == 126
@@ -211,7 +212,7 @@ def test_only_a_few_places_can_be_written(session: Session) -> None:
 
     top = {place for place in places if not place.startswith(("/workspace/", "/tmp/", "/home/"))}
     top |= {"/home/sandbox"} & set(places)
-    assert top == {"/dev/mqueue", "/dev/shm", "/home/sandbox", "/tmp", "/workspace"}
+    assert top == {"/dev/mqueue", "/dev/shm", "/home/sandbox", "/tmp", "/var/tmp", "/workspace"}
 
 
 @pytest.mark.parametrize("path", ["/x", "/etc/x", "/usr/x", "/var/x", "/.runner/x", "/home/x"])

@@ -106,6 +106,8 @@ def test_nothing_is_set_that_is_not_in_the_table() -> None:
         ({"cpus": 0.25}, "HostConfig.NanoCpus", 250_000_000),
         ({"pids": 32}, "HostConfig.PidsLimit", 32),
         ({"shm_bytes": 5}, "HostConfig.ShmSize", 5),
+        ({"capabilities": ("KILL", "CHOWN")}, "HostConfig.CapAdd", ["KILL", "CHOWN"]),
+        ({"writable": True}, "HostConfig.ReadonlyRootfs", False),
         (
             {"mounts": (Mount("bind", "/host", "/inside"),)},
             "HostConfig.Mounts",

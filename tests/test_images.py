@@ -1018,7 +1018,7 @@ def supervise(command, descriptor=3, directory="/tmp"):
     null = os.open("/dev/null", os.O_RDONLY)
     pid = os.posix_spawn(
         "/.runner/bin/supervisor",
-        ["supervisor", "call", str(descriptor), directory, *command],
+        ["supervisor", "call", str(descriptor), "-", directory, *command],
         os.environ,
         file_actions=[
             (os.POSIX_SPAWN_DUP2, null, 0), (os.POSIX_SPAWN_DUP2, sink, 1),

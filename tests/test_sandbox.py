@@ -22,7 +22,7 @@ from hypothesis import settings as examples
 from hypothesis import strategies as st
 
 from runner import AsyncRunner, RemoteProtocolError, SandboxLost, SandboxUnresponsive, Settings
-from runner import sandbox as sandbox_module
+from runner import conversation as conversation_module
 from runner.answers import Collector, RequestFailed
 from runner.carrier import Carrier, SocketCarrier
 from runner.errors import EngineUnavailable, LocalProtocolError, SandboxPaused
@@ -49,7 +49,12 @@ pytestmark = pytest.mark.anyio
 MARKER = bytes(range(100, 116))
 
 helper_frames = st.builds(
-    lambda message, call: wire.encode(message.kind, call, message.fields, message.payload),
+    lambda message, call: wire.encode(
+        message.kind,
+        call + wire.TUNNEL_BASE * (message.kind in wire.TUNNELLED),
+        message.fields,
+        message.payload,
+    ),
     messages(wire.FROM_HELPER),
     st.integers(0, 5),
 )
@@ -86,8 +91,8 @@ async def puppet_sandbox(
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Patience of a tenth of a second where it is usually one or two."""
-    monkeypatch.setattr(sandbox_module, "GRACE_S", 0.1)
-    monkeypatch.setattr(sandbox_module, "SILENCE_S", 0.1)
+    monkeypatch.setattr(conversation_module, "GRACE_S", 0.1)
+    monkeypatch.setattr(conversation_module, "SILENCE_S", 0.1)
 
 
 # The fake helper: both ends of the project's own making.
@@ -284,6 +289,92 @@ async def test_what_the_protocol_can_not_say_is_our_own_error_and_costs_nothing(
     assert await fake.ping() >= 0
 
 
+async def test_standard_error_comes_apart_where_that_is_asked(tmp_path: Path) -> None:
+    ours, theirs = memory_carriers()
+    FakeHelper(theirs, lambda line: FakeRun(b"out", errors=b"err"), tmp_path, 1000, 1000)
+    sandbox = await open_sandbox(ours)
+    heard: list[bytes] = []
+
+    async def hear(data: bytes) -> None:
+        heard.append(data)
+
+    apart = await sandbox.run("x", deadline_s=5, errors_apart=True, on_output=hear)
+    together = await sandbox.run("x", deadline_s=5)
+
+    assert (apart.output, apart.errors, apart.errors_total_bytes) == (b"out", b"err", 3)
+    assert (together.output, together.errors) == (b"outerr", None)
+    assert heard == [b"out", b"err"]
+    sandbox.close()
+
+
+async def test_a_program_is_written_to_and_ends_with_its_input(fake: Sandbox) -> None:
+    collector = Collector(100)
+    program = await fake.start("echo on; cat", deadline_s=None, collector=collector)
+    await program.write(b"x" * (wire.INPUT_WINDOW_BYTES + 1))
+    assert not program.ended
+    await program.end_input()
+
+    result = await program.wait()
+    assert (result.exit_code, result.total_bytes) == (0, wire.INPUT_WINDOW_BYTES + 4)
+    assert result.output.startswith(b"on\nxxx")
+    await program.write(b"too late")
+
+
+async def test_a_program_is_signalled_and_killed(fake: Sandbox) -> None:
+    one = await fake.start("sleep 60", deadline_s=None)
+    other = await fake.start("sleep 60", deadline_s=None)
+
+    await one.signal(15)
+
+    assert (await one.wait()).signal == 15
+    assert (await other.kill()).ended == "cancelled"
+    assert (await other.kill()).ended == "cancelled"
+    with pytest.raises(LocalProtocolError):
+        await (await fake.start("sleep 60", deadline_s=1)).signal(0)
+
+
+async def test_input_is_sent_no_faster_than_it_is_taken() -> None:
+    async with puppet_sandbox(stay_silent) as (sandbox, puppet):
+        program = await sandbox.start("cat", deadline_s=None)
+        writing = asyncio.create_task(program.write(bytes(2 * wire.INPUT_WINDOW_BYTES)))
+        await puppet.asked(Kind.INPUT, times=wire.INPUT_WINDOW_BYTES // wire.INPUT_CHUNK_BYTES)
+        sent = [m for m in puppet.received if m.kind == Kind.INPUT]
+        assert sum(len(m.payload) for m in sent) == wire.INPUT_WINDOW_BYTES
+        assert not writing.done()
+
+        puppet.send(Kind.TAKEN, program.id, {"bytes": wire.INPUT_WINDOW_BYTES})
+        await writing
+        puppet.send(Kind.TAKEN, program.id, {"bytes": wire.INPUT_WINDOW_BYTES + 1})
+        await puppet.ended.wait()
+        assert isinstance(sandbox.lost, RemoteProtocolError)
+        with pytest.raises(SandboxLost):
+            await program.wait()
+
+
+async def test_who_waits_to_write_is_told_of_the_loss() -> None:
+    async with puppet_sandbox(stay_silent) as (sandbox, puppet):
+        program = await sandbox.start("cat", deadline_s=None)
+        writing = asyncio.create_task(program.write(bytes(2 * wire.INPUT_WINDOW_BYTES)))
+        await puppet.asked(Kind.INPUT)
+        puppet.hang_up()
+        with pytest.raises(SandboxLost):
+            await writing
+
+
+async def test_a_fake_has_root_where_it_has_users(tmp_path: Path) -> None:
+    for users, code in ((False, "permission_denied"), (True, "no_user")):
+        ours, theirs = memory_carriers()
+        FakeHelper(theirs, fake_shell, tmp_path, 1000, 1000, users=users)
+        sandbox = await open_sandbox(ours)
+        with pytest.raises(RequestFailed) as caught:
+            await sandbox.run("echo", deadline_s=5, user="somebody")
+        assert caught.value.code == code
+        assert (await sandbox.run("echo", deadline_s=5, user="1000")).exit_code == 0
+        if users:
+            assert (await sandbox.run("echo", deadline_s=5, user="root")).exit_code == 0
+        sandbox.close()
+
+
 async def test_a_closed_sandbox_fails_what_waits_and_what_comes(fake: Sandbox) -> None:
     running = asyncio.create_task(fake.run("sleep 60", deadline_s=60))
     await asyncio.sleep(0.01)
@@ -304,7 +395,7 @@ def greeting(**changes: Any) -> Callable[[Puppet], None]:
 @pytest.mark.parametrize(
     ("greet", "error", "words"),
     [
-        (greeting(version=3), RemoteProtocolError, "version 3 of the protocol"),
+        (greeting(version=4), RemoteProtocolError, "version 4 of the protocol"),
         (greeting(version=1), RemoteProtocolError, "version 1 of the protocol"),
         (greeting(version=0), RemoteProtocolError, "version 0"),
         (greeting(role="host"), RemoteProtocolError, "protocol"),
@@ -408,7 +499,7 @@ OFFENCES: dict[str, Act] = {
     ),
     "answer to call 0": on_request(lambda puppet, request: puppet.send(Kind.RAN, 0, RAN)),
     "answer to another's call": on_request(
-        lambda puppet, request: puppet.send(Kind.RAN, 2**32 - 1, RAN)
+        lambda puppet, request: puppet.send(Kind.RAN, wire.TUNNEL_BASE - 1, RAN)
     ),
     "output after the end": on_request(output_after_the_end),
     "output for an unknown call": on_request(
@@ -450,6 +541,13 @@ OFFENCES: dict[str, Act] = {
     "two endings": fields(Kind.RAN, **{**RAN, "signal": 9}),
     "cancelled, with status 0": fields(Kind.RAN, **{**RAN, "ended": "cancelled"}),
     "output that never came": fields(Kind.RAN, **{**RAN, "output_bytes": 5}),
+    "errors that nobody wanted apart": on_request(
+        lambda puppet, request: puppet.send(Kind.ERRORS, request.call, payload=b"x")
+    ),
+    "errors that never came": fields(Kind.RAN, **{**RAN, "errors_bytes": 5}),
+    "input taken that was never given": on_request(
+        lambda puppet, request: puppet.send(Kind.TAKEN, request.call, {"bytes": 1})
+    ),
     "missing field": fields(Kind.RAN, exit_code=0),
     "lone surrogate": on_request(
         lambda puppet, request: puppet.say(
@@ -872,7 +970,7 @@ async def test_a_helper_that_answers_pings_is_not_asked_about(hasty: None) -> No
 async def test_a_request_without_a_deadline_does_not_wait_for_ever(
     hasty: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sandbox_module, "UNRESPONSIVE_S", 0.3)
+    monkeypatch.setattr(conversation_module, "UNRESPONSIVE_S", 0.3)
     async with puppet_sandbox() as (sandbox, _):
         with pytest.raises(SandboxUnresponsive, match="said nothing for"):
             await sandbox.read("/a", limit_bytes=1)
@@ -913,6 +1011,7 @@ HELPER = """
 import os, socket, sys
 from runner.helper.processes import Family
 from runner.helper.server import Server, Stream
+from runner.helper.users import Users
 
 facts = {"uid": os.getuid(), "gid": os.getgid(), "shell": True, "python": "host", "seccomp": True}
 number = int(sys.argv[1])
@@ -929,7 +1028,11 @@ else:
             return None
         return Stream(descriptor, descriptor)
 Server(
-    connect, reconnect=sys.argv[2] != "stdio", family=Family(subreaper=True), facts=facts
+    connect,
+    reconnect=sys.argv[2] != "stdio",
+    family=Family(subreaper=True),
+    users=Users(),
+    facts=facts,
 ).serve()
 """
 

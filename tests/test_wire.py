@@ -27,7 +27,7 @@ KINDS = {name: number for name, number in vars(Kind).items() if name.isupper()}
 VALID: dict[int, dict[str, Any]] = {
     Kind.HELLO: {
         "role": "helper",
-        "version": 2,
+        "version": 3,
         "expires_s": 1.5,
         "idle_s": None,
         "uid": 1000,
@@ -44,6 +44,9 @@ VALID: dict[int, dict[str, Any]] = {
         "cwd": "/workspace",
         "env": {"A": "1"},
         "stdin": False,
+        "input": False,
+        "errors": False,
+        "user": None,
         "deadline_s": 60,
         "spill_after_bytes": 1,
         "spill_limit_bytes": 2,
@@ -55,6 +58,21 @@ VALID: dict[int, dict[str, Any]] = {
     Kind.READ: {"path": "/a", "judged": None, "limit_bytes": 1},
     Kind.WRITE: {"path": "/a", "judged": "/b"},
     Kind.REPLACE: {"path": "/a", "judged": None, "old_bytes": 1, "limit_bytes": 1},
+    Kind.INPUT: {"end": False},
+    Kind.SIGNAL: {"signal": 15},
+    Kind.PART: {"path": "/a", "judged": None, "start": 0, "limit_bytes": 1},
+    Kind.LINES: {"path": "/a", "judged": None, "first": 1, "count": 1, "limit_bytes": 1},
+    Kind.APPEND: {"path": "/a", "judged": "/b"},
+    Kind.EDIT: {"path": "/a", "judged": None, "edits": [[1, 2, False]], "limit_bytes": 1},
+    Kind.LIST: {
+        "path": "/a",
+        "judged": None,
+        "hidden": ["x"],
+        "glob": "**/*.py",
+        "depth": 1,
+        "max_entries": 1,
+    },
+    Kind.LISTEN: {"port": 3128},
     Kind.RESOLVE: {"path": "/a"},
     Kind.SEARCH: {
         "path": "/",
@@ -69,6 +87,8 @@ VALID: dict[int, dict[str, Any]] = {
     Kind.WATCH: {"root": "/workspace", "patterns": ["(?s:.*)/\\.envrc"]},
     Kind.WATCHED: {"directories": 1, "complete": True},
     Kind.OUTPUT: {},
+    Kind.ERRORS: {},
+    Kind.TAKEN: {"bytes": 1},
     Kind.RAN: {
         "exit_code": 0,
         "signal": None,
@@ -76,6 +96,7 @@ VALID: dict[int, dict[str, Any]] = {
         "background": 0,
         "oom_killed": False,
         "output_bytes": 0,
+        "errors_bytes": 0,
         "spill_path": None,
         "spill_bytes": 0,
         "touched": [["/workspace/.envrc", "created"]],
@@ -83,6 +104,21 @@ VALID: dict[int, dict[str, Any]] = {
         "touched_complete": True,
     },
     Kind.CONTENT: {},
+    Kind.PIECE: {"size": 1},
+    Kind.PAGE: {"size": 1, "lines": 1, "first": 1, "count": 1, "binary": False},
+    Kind.EDITED: {"counts": [1], "written": True},
+    Kind.LISTED: {
+        "entries": 0,
+        "truncated": False,
+        "skipped_unreadable": 0,
+        "skipped_hidden": 0,
+    },
+    Kind.LISTENING: {},
+    Kind.OPENED: {},
+    Kind.DATA: {},
+    Kind.TOOK: {"bytes": 1},
+    Kind.SHUT: {},
+    Kind.DROP: {},
     Kind.WROTE: {"bytes": 1},
     Kind.REPLACED: {"occurrences": 1},
     Kind.FOUND: {
@@ -100,8 +136,14 @@ VALID: dict[int, dict[str, Any]] = {
 }
 
 
-def frame(kind: int, body: bytes = b"", payload: bytes = b"", call: int = 1) -> bytes:
+def a_call(kind: int) -> int:
+    """A number that a frame of this kind may bear."""
+    return 1 + wire.TUNNEL_BASE * (kind in wire.TUNNELLED)
+
+
+def frame(kind: int, body: bytes = b"", payload: bytes = b"", call: int | None = None) -> bytes:
     """A frame of any content, legal or not."""
+    call = a_call(kind) if call is None else call
     head = struct.pack("!BII", kind, call, len(body))
     return struct.pack("!I", len(head) + len(body) + len(payload)) + head + body + payload
 
@@ -159,7 +201,9 @@ def test_messages_come_back_when_the_bytes_arrive_one_at_a_time(sent: list[Messa
 
 def test_every_kind_has_a_schema_a_sender_and_a_place_in_these_tests() -> None:
     assert set(KINDS.values()) == set(wire.SCHEMA) == BOTH == set(VALID)
-    assert {Kind.HELLO} == wire.FROM_HOST & wire.FROM_HELPER
+    both_ways = {Kind.HELLO, Kind.DATA, Kind.TOOK, Kind.SHUT, Kind.DROP}
+    assert both_ways == wire.FROM_HOST & wire.FROM_HELPER
+    assert both_ways - {Kind.HELLO} | {Kind.OPENED} == wire.TUNNELLED
     assert wire.FINAL < wire.FROM_HELPER
 
 
@@ -346,11 +390,11 @@ def with_fields(kind: int, **changes: Any) -> bytes:
     return json.dumps({**VALID[kind], **changes}).encode()
 
 
-@pytest.mark.parametrize("kind", [0, 4, 15, 31, 63, 127, 255])
+@pytest.mark.parametrize("kind", [0, 4, 15, 54, 63, 127, 255])
 def test_an_unknown_kind_is_refused_by_both_ends(kind: int) -> None:
     assert "unexpected kind" in rejected(kind, b"")
     with pytest.raises(ProtocolError, match="unknown kind"):
-        encode(kind)
+        encode(kind, a_call(kind))
 
 
 @pytest.mark.parametrize(
@@ -360,7 +404,7 @@ def test_an_unknown_kind_is_refused_by_both_ends(kind: int) -> None:
 )
 def test_a_frame_in_the_wrong_direction_is_refused(kinds: frozenset[int], kind: int) -> None:
     receiving = decoder(kinds)
-    receiving.feed(encode(kind, 1, VALID[kind]))
+    receiving.feed(encode(kind, a_call(kind), VALID[kind]))
     with pytest.raises(ProtocolError, match="unexpected kind"):
         receiving.next_message()
 
@@ -369,7 +413,7 @@ def test_a_frame_in_the_wrong_direction_is_refused(kinds: frozenset[int], kind: 
 def test_an_unknown_field_is_refused_by_both_ends(kind: int) -> None:
     assert "unknown field 'decision'" in rejected(kind, with_fields(kind, decision="allow"))
     with pytest.raises(ProtocolError, match="unknown field"):
-        encode(kind, 1, {**VALID[kind], "decision": "allow"})
+        encode(kind, a_call(kind), {**VALID[kind], "decision": "allow"})
 
 
 @pytest.mark.parametrize(
@@ -379,7 +423,7 @@ def test_a_missing_field_is_refused_by_both_ends(kind: int, name: str) -> None:
     fields = {key: value for key, value in VALID[kind].items() if key != name}
     assert name in rejected(kind, json.dumps(fields).encode() if fields else b"")
     with pytest.raises(ProtocolError, match="missing"):
-        encode(kind, 1, fields)
+        encode(kind, a_call(kind), fields)
 
 
 WRONG: list[tuple[int, str, Any]] = [
@@ -438,6 +482,44 @@ WRONG: list[tuple[int, str, Any]] = [
     (Kind.SEARCH, "judged", ""),
     (Kind.SEARCH, "hidden", None),
     (Kind.SEARCH, "hidden", "x"),
+    (Kind.RUN, "input", None),
+    (Kind.RUN, "errors", 1),
+    (Kind.RUN, "user", 0),  # a number, too, is a text
+    (Kind.RUN, "deadline_s", -1),
+    (Kind.RAN, "errors_bytes", -1),
+    (Kind.INPUT, "end", None),
+    (Kind.SIGNAL, "signal", 0),
+    (Kind.SIGNAL, "signal", 128),
+    (Kind.SIGNAL, "signal", "TERM"),
+    (Kind.TAKEN, "bytes", -1),
+    (Kind.PART, "start", -1),
+    (Kind.PART, "judged", "a"),
+    (Kind.LINES, "first", 1.0),
+    (Kind.LINES, "judged", "/a/../b"),
+    (Kind.APPEND, "judged", "/a/"),
+    (Kind.EDIT, "judged", ""),
+    (Kind.EDIT, "edits", None),
+    (Kind.EDIT, "edits", []),
+    (Kind.EDIT, "edits", [[1, 2]]),
+    (Kind.EDIT, "edits", [[1, 2, 0]]),
+    (Kind.EDIT, "edits", [[-1, 2, False]]),
+    (Kind.EDIT, "edits", [[1, -2, False]]),
+    (Kind.EDIT, "edits", [[1, 2, False]] * (wire.MAX_EDITS + 1)),
+    (Kind.EDITED, "counts", [-1]),
+    (Kind.EDITED, "counts", [1] * (wire.MAX_EDITS + 1)),
+    (Kind.EDITED, "written", None),
+    (Kind.LIST, "judged", "a"),
+    (Kind.LIST, "hidden", "x"),
+    (Kind.LIST, "depth", -1),
+    (Kind.LISTED, "truncated", 0),
+    (Kind.PIECE, "size", 2**63),
+    (Kind.PAGE, "binary", 1),
+    (Kind.LISTEN, "port", 0),
+    (Kind.LISTEN, "port", 2**16),
+    (Kind.LISTEN, "port", "3128"),
+    (Kind.LISTEN, "port", True),
+    (Kind.TOOK, "bytes", -1),
+    (Kind.TOOK, "bytes", 1.0),
 ]
 
 
@@ -447,7 +529,7 @@ def test_a_field_of_the_wrong_type_or_range_is_refused_by_both_ends(
 ) -> None:
     assert "invalid frame" in rejected(kind, with_fields(kind, **{name: value}))
     with pytest.raises(ProtocolError, match=f"wrong value for '{name}'"):
-        encode(kind, 1, {**VALID[kind], name: value})
+        encode(kind, a_call(kind), {**VALID[kind], name: value})
 
 
 def failed(detail: bytes) -> bytes:
@@ -513,7 +595,7 @@ def test_a_payload_where_none_belongs_is_refused_by_both_ends(kind: int) -> None
     body = json.dumps(VALID[kind]).encode() if VALID[kind] else b""
     assert "carries no payload" in rejected(kind, body, b"x")
     with pytest.raises(ProtocolError, match="carries no payload"):
-        encode(kind, 1, VALID[kind], b"x")
+        encode(kind, a_call(kind), VALID[kind], b"x")
 
 
 @pytest.mark.parametrize(
@@ -531,6 +613,13 @@ def test_a_payload_where_none_belongs_is_refused_by_both_ends(kind: int) -> None
             "over the limit",
         ),
         (struct.pack("!IBII", 9 + wire.MAX_PAYLOAD_BYTES + 1, Kind.CONTENT, 1, 0), "over the lim"),
+        (struct.pack("!IBII", 9 + wire.INPUT_CHUNK_BYTES + 1, Kind.INPUT, 1, 0), "over the limit"),
+        (
+            struct.pack("!IBII", 9 + wire.TUNNEL_CHUNK_BYTES + 1, Kind.DATA, wire.TUNNEL_BASE, 0),
+            "over the limit",
+        ),
+        (struct.pack("!IBII", 9, Kind.DATA, wire.TUNNEL_BASE - 1, 0), "no call"),
+        (struct.pack("!IBII", 9, Kind.PONG, wire.TUNNEL_BASE, 0), "no call"),
         (
             struct.pack(
                 "!IBII",
@@ -556,6 +645,18 @@ def test_an_impossible_frame_is_refused_before_its_body_arrives(head: bytes, why
         receiving.next_message()
 
 
+@pytest.mark.parametrize("kind", sorted(BOTH))
+def test_tunnels_and_requests_do_not_share_numbers(kind: int) -> None:
+    tunnelled = kind in wire.TUNNELLED
+    wrong = wire.TUNNEL_BASE - 1 if tunnelled else wire.TUNNEL_BASE
+    receiving = decoder()
+    receiving.feed(frame(kind, json.dumps(VALID[kind]).encode(), call=wrong))
+    with pytest.raises(ProtocolError, match=f"no call {wrong}"):
+        receiving.next_message()
+    with pytest.raises(ProtocolError, match=f"no call {wrong}"):
+        encode(kind, wrong, VALID[kind])
+
+
 def test_a_frame_is_not_judged_before_its_head_is_whole() -> None:
     whole = frame(255, b"")
     receiving = decoder()
@@ -571,16 +672,17 @@ def test_a_frame_is_not_judged_before_its_head_is_whole() -> None:
     [
         (Kind.WRITE, VALID[Kind.WRITE], bytes(wire.MAX_PAYLOAD_BYTES + 1)),
         (Kind.OUTPUT, {}, bytes(wire.OUTPUT_CHUNK_BYTES + 1)),
+        (Kind.DATA, {}, bytes(wire.TUNNEL_CHUNK_BYTES + 1)),
         (Kind.FAILED, {"code": "io", "detail": "x" * wire.MAX_SHORT_FIELDS_BYTES}, b""),
         (Kind.RUN, {**VALID[Kind.RUN], "shell": "x" * wire.MAX_FIELDS_BYTES}, b""),
     ],
-    ids=["payload", "output", "detail", "command"],
+    ids=["payload", "output", "tunnel", "detail", "command"],
 )
 def test_a_frame_over_the_limit_is_not_sent(
     kind: int, fields: dict[str, Any], payload: bytes
 ) -> None:
     with pytest.raises(ProtocolError, match="over the limit"):
-        encode(kind, 1, fields, payload)
+        encode(kind, a_call(kind), fields, payload)
 
 
 @pytest.mark.parametrize("call", [-1, 2**32])

@@ -8,7 +8,22 @@ from runner.helper import wire
 from runner.helper.wire import Kind, Message
 
 BOTH = wire.FROM_HOST | wire.FROM_HELPER
-WITH_PAYLOAD = {Kind.RUN, Kind.WRITE, Kind.REPLACE, Kind.OUTPUT, Kind.CONTENT, Kind.FOUND}
+WITH_PAYLOAD = {
+    Kind.RUN,
+    Kind.WRITE,
+    Kind.APPEND,
+    Kind.REPLACE,
+    Kind.EDIT,
+    Kind.INPUT,
+    Kind.OUTPUT,
+    Kind.ERRORS,
+    Kind.CONTENT,
+    Kind.PIECE,
+    Kind.PAGE,
+    Kind.FOUND,
+    Kind.LISTED,
+    Kind.DATA,
+}
 
 # Text as JSON carries it: no half of a surrogate pair.
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
@@ -49,7 +64,10 @@ FIELDS: dict[int, st.SearchStrategy[dict[str, Any]]] = {
         cwd=texts,
         env=st.dictionaries(texts, texts, max_size=5),
         stdin=flags,
-        deadline_s=amounts,
+        input=flags,
+        errors=flags,
+        user=st.none() | texts,
+        deadline_s=st.none() | amounts,
         spill_after_bytes=counts,
         spill_limit_bytes=counts,
         background=st.sampled_from(["keep", "kill"]),
@@ -61,6 +79,32 @@ FIELDS: dict[int, st.SearchStrategy[dict[str, Any]]] = {
     Kind.REPLACE: fields_of(
         path=texts, judged=st.none() | resolved, old_bytes=counts, limit_bytes=counts
     ),
+    Kind.INPUT: fields_of(end=flags),
+    Kind.SIGNAL: fields_of(signal=st.integers(1, 127)),
+    Kind.PART: fields_of(path=texts, judged=st.none() | resolved, start=counts, limit_bytes=counts),
+    Kind.LINES: fields_of(
+        path=texts,
+        judged=st.none() | resolved,
+        first=counts,
+        count=counts,
+        limit_bytes=counts,
+    ),
+    Kind.APPEND: fields_of(path=texts, judged=st.none() | resolved),
+    Kind.EDIT: fields_of(
+        path=texts,
+        judged=st.none() | resolved,
+        edits=st.lists(st.tuples(counts, counts, flags).map(list), min_size=1, max_size=5),
+        limit_bytes=counts,
+    ),
+    Kind.LIST: fields_of(
+        path=texts,
+        judged=st.none() | resolved,
+        hidden=st.lists(texts, max_size=5),
+        glob=texts,
+        depth=counts,
+        max_entries=counts,
+    ),
+    Kind.LISTEN: fields_of(port=st.integers(1, 2**16 - 1)),
     Kind.RESOLVE: fields_of(path=texts),
     Kind.SEARCH: fields_of(
         path=texts,
@@ -79,6 +123,7 @@ FIELDS: dict[int, st.SearchStrategy[dict[str, Any]]] = {
         background=counts,
         oom_killed=flags,
         output_bytes=counts,
+        errors_bytes=counts,
         spill_path=st.none() | texts,
         spill_bytes=counts,
         touched=st.lists(
@@ -86,6 +131,14 @@ FIELDS: dict[int, st.SearchStrategy[dict[str, Any]]] = {
         ),
         touched_count=counts,
         touched_complete=st.none() | flags,
+    ),
+    Kind.TAKEN: fields_of(bytes=counts),
+    Kind.TOOK: fields_of(bytes=counts),
+    Kind.PIECE: fields_of(size=counts),
+    Kind.PAGE: fields_of(size=counts, lines=counts, first=counts, count=counts, binary=flags),
+    Kind.EDITED: fields_of(counts=st.lists(counts, max_size=5), written=flags),
+    Kind.LISTED: fields_of(
+        entries=counts, truncated=flags, skipped_unreadable=counts, skipped_hidden=counts
     ),
     Kind.WROTE: fields_of(bytes=counts),
     Kind.REPLACED: fields_of(occurrences=counts),
@@ -112,4 +165,11 @@ def messages(draw: st.DrawFn, kinds: frozenset[int] = BOTH) -> Message:
     kind = draw(st.sampled_from(sorted(kinds)))
     payload = draw(st.binary(max_size=200)) if kind in WITH_PAYLOAD else b""
     fields = draw(FIELDS.get(kind, st.just({})))
-    return Message(kind, draw(st.integers(0, 2**32 - 1)), fields, payload)
+    return Message(kind, draw(calls(kind)), fields, payload)
+
+
+def calls(kind: int) -> st.SearchStrategy[int]:
+    """Numbers that a frame of this kind may bear: those of tunnels, or those of requests."""
+    if kind in wire.TUNNELLED:
+        return st.integers(wire.TUNNEL_BASE, 2**32 - 1)
+    return st.integers(0, wire.TUNNEL_BASE - 1)

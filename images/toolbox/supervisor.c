@@ -8,11 +8,14 @@
  *       --seccomp=off where it takes no filter, --subreaper=off where orphans of a call go
  *       to pid 1 instead of the call's supervisor (gVisor before 2023).
  *
- *   supervisor call STATUS_FD CWD PROGRAM [ARG...]
+ *   supervisor call STATUS_FD WHO CWD PROGRAM [ARG...]
  *       Parent of one call. Runs PROGRAM in CWD with this process's environment and its
  *       descriptors 0, 1, 2 (no others), in a session of its own; adopts and reaps whatever
  *       the program leaves behind, and ends when nothing of it is left. It runs on every
  *       call, so it does little and allocates nothing.
+ *
+ *       WHO is `-` for whoever runs this, or `UID:GID[:GROUP...]` where this is root: then
+ *       the program is that user's and has no capability; with a `+` before it, it keeps them.
  *
  * What `call` says on STATUS_FD: see `struct record`.
  */
@@ -21,6 +24,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/audit.h>
+#include <linux/capability.h>
 #include <linux/filter.h>
 #include <linux/sched.h>
 #include <linux/seccomp.h>
@@ -30,6 +34,7 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -165,7 +170,7 @@ struct record {
 };
 enum {
     CHDIR_FAILED = 1, /* errno; nothing ran. */
-    EXEC_FAILED = 2,  /* errno of vfork or exec; nothing ran. */
+    EXEC_FAILED = 2,  /* errno of vfork, of becoming the user, or of exec; nothing ran. */
     EXITED = 3,       /* The program's wait status. */
     REMAIN = 4,       /* 1 where processes of the call live on, else 0. */
 };
@@ -236,6 +241,71 @@ static void hide_command(char **command)
     command[0][strlen(command[0])] = ' ';
 }
 
+/* Who the program is to be. */
+enum { MOST_GROUPS = 64 };
+struct user {
+    uid_t uid;
+    gid_t groups[MOST_GROUPS]; /* The first is its own. */
+    size_t count;
+    int switches; /* Else it stays who this is. */
+    int keeps;    /* The capabilities. */
+};
+
+static int parse_user(const char *text, struct user *user)
+{
+    if (strcmp(text, "-") == 0)
+        return 0;
+    user->switches = 1;
+    user->keeps = *text == '+';
+    char *rest;
+    user->uid = (uid_t)strtoul(text + user->keeps, &rest, 10);
+    while (*rest == ':' && user->count < MOST_GROUPS)
+        user->groups[user->count++] = (gid_t)strtoul(rest + 1, &rest, 10);
+    return *rest == '\0' && user->count > 0 ? 0 : -1;
+}
+
+static int set_capabilities(const struct __user_cap_data_struct *sets)
+{
+    struct __user_cap_header_struct header = {_LINUX_CAPABILITY_VERSION_3, 0};
+    return (int)syscall(SYS_capset, &header, sets);
+}
+
+/* The helper does its own work as the workspace's owner, with root kept at hand. What starts
+ * from it has the capabilities, but not in effect. */
+static int become_root(void)
+{
+    struct __user_cap_header_struct header = {_LINUX_CAPABILITY_VERSION_3, 0};
+    struct __user_cap_data_struct sets[2];
+    if (setresgid(0, 0, 0) < 0 || setresuid(0, 0, 0) < 0 ||
+        syscall(SYS_capget, &header, sets) < 0)
+        return -1;
+    for (int i = 0; i < 2; i++)
+        sets[i].effective = sets[i].permitted;
+    return set_capabilities(sets);
+}
+
+/* `echo > /dev/stdout` opens the pipe anew, which its owner may. */
+static void give_pipes(const struct user *user)
+{
+    struct stat status;
+    for (int fd = 0; fd < STATUS_FD; fd++)
+        if (fstat(fd, &status) == 0 && S_ISFIFO(status.st_mode) &&
+            fchown(fd, user->uid, user->groups[0]) < 0)
+            continue; /* It can write all the same. */
+}
+
+/* Runs in the child, by the kernel's own calls: the C library's want to tell other threads. */
+static int become(const struct user *user)
+{
+    static const struct __user_cap_data_struct none[2];
+    const gid_t gid = user->groups[0];
+    if (syscall(SYS_setgroups, user->count, user->groups) < 0 ||
+        syscall(SYS_setresgid, gid, gid, gid) < 0 ||
+        syscall(SYS_setresuid, user->uid, user->uid, user->uid) < 0)
+        return -1;
+    return user->keeps ? 0 : set_capabilities(none);
+}
+
 static int reap(pid_t program)
 {
     int status;
@@ -256,17 +326,24 @@ static int reap(pid_t program)
     return 0;
 }
 
-static int call(int status_fd, const char *directory, char **command)
+static int call(int status_fd, const char *who, const char *directory, char **command)
 {
     /* All blocked, so that no signal but SIGKILL and SIGSTOP does anything to this process. */
     set_blocked_signals(~0ULL);
-    if (keep_only(status_fd) < 0)
+    static struct user user;
+    if (parse_user(who, &user) < 0 || keep_only(status_fd) < 0)
         return USAGE_ERROR;
+    if (user.switches) {
+        if (become_root() < 0)
+            return fail(EXEC_FAILED, errno);
+        give_pipes(&user);
+    }
     reset_signal_actions();
     prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
     prefer_for_oom(); /* Before the next: /proc/self of an undumpable process is root's. */
     prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
 
+    /* A user may start in a directory that is not theirs; it is of no use to them. */
     if (chdir(directory) < 0)
         return fail(CHDIR_FAILED, errno);
 
@@ -276,7 +353,8 @@ static int call(int status_fd, const char *directory, char **command)
     if (program == 0) {
         setsid(); /* `kill -9 0` in a script ends the call, not its supervisor. */
         set_blocked_signals(0);
-        execvp(command[0], command);
+        if (!user.switches || become(&user) == 0)
+            execvp(command[0], command);
         error = errno;
         _exit(NOTHING_RAN);
     }
@@ -296,9 +374,9 @@ int main(int count, char **arguments, char **environment)
 {
     if (count >= 2 && strcmp(arguments[1], "init") == 0)
         return init((size_t)count - 2, arguments + 2, environment);
-    if (count >= 5 && strcmp(arguments[1], "call") == 0)
-        return call(atoi(arguments[2]), arguments[3], arguments + 4);
+    if (count >= 6 && strcmp(arguments[1], "call") == 0)
+        return call(atoi(arguments[2]), arguments[3], arguments[4], arguments + 5);
     COMPLAIN("usage: supervisor init [ARG...]\n"
-             "       supervisor call STATUS_FD CWD PROGRAM [ARG...]\n");
+             "       supervisor call STATUS_FD WHO CWD PROGRAM [ARG...]\n");
     return USAGE_ERROR;
 }

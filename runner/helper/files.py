@@ -15,6 +15,7 @@ import errno
 import os
 import stat
 import threading
+from collections.abc import Callable, Iterable
 
 from runner.helper import wire
 
@@ -124,13 +125,11 @@ def read(path: str, limit_bytes: int, *, judged: str | None = None) -> bytes:
             `moved`: a link stands in the path that was judged.
     """
     try:
-        if judged is None:
-            return _read(encode(path), limit_bytes)
-        directory, name = _open_parent(encode(judged))
+        descriptor, status = open_to_read(path, judged)
         try:
-            return _read(name, limit_bytes, directory)
+            return _all(descriptor, status, limit_bytes)
         finally:
-            os.close(directory)
+            os.close(descriptor)
     except OSError as error:
         raise Failure.of(error) from error
 
@@ -165,7 +164,7 @@ def write(path: str, content: bytes, *, judged: str | None = None) -> int:
         if path.endswith("/"):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
         with _changing:
-            directory, name = _open_parent(_place(path, judged), make=True)
+            directory, name = open_parent(_place_to_change(path, judged), make=True)
             try:
                 _store(directory, name, content)
             finally:
@@ -194,7 +193,7 @@ def replace(
     """
     try:
         with _changing:
-            directory, name = _open_parent(_place(path, judged))
+            directory, name = open_parent(_place_to_change(path, judged))
             try:
                 content = _read(name, limit_bytes, directory)
                 count = content.count(old)
@@ -205,6 +204,87 @@ def replace(
     except OSError as error:
         raise Failure.of(error) from error
     return count
+
+
+def edit(
+    path: str,
+    edits: Iterable[tuple[bytes, bytes, bool]],
+    limit_bytes: int,
+    cancelled: Callable[[], bool],
+    *,
+    judged: str | None = None,
+) -> tuple[list[int], bool]:
+    """Make several replacements in one file, one after the other; all of them or none.
+
+    Each is made in what those before it left. It must find its old text exactly once; one that
+    replaces all must find it at least once. Occurrences are counted as `replace` does, and the
+    file is stored as `write` does it.
+
+    Args:
+        edits: The old text, the new one, and whether to replace all.
+        limit_bytes: The largest file to edit, and the largest that it may become.
+        cancelled: Asked between replacements.
+        judged: As for `replace`.
+
+    Returns:
+        How often each old text occurred, up to the first that did so as it must not; and
+        whether the file was written, which is whether there was none.
+
+    Raises:
+        Failure: As for `replace`. `file_too_large` also for what the file would become.
+    """
+    counts = []
+    try:
+        with _changing:
+            directory, name = open_parent(_place_to_change(path, judged))
+            try:
+                content = _read(name, limit_bytes, directory)
+                for old, new, every in edits:
+                    if cancelled():
+                        raise Failure("cancelled", "cancelled")
+                    if not old:
+                        raise Failure("io", "invalid argument: the text to replace is empty")
+                    count = content.count(old)
+                    counts.append(count)
+                    if not count or (count > 1 and not every):
+                        return counts, False
+                    size = len(content) + count * (len(new) - len(old))
+                    if size > limit_bytes:
+                        raise _too_large(size, limit_bytes)
+                    content = content.replace(old, new)
+                _store(directory, name, content)
+            finally:
+                os.close(directory)
+    except OSError as error:
+        raise Failure.of(error) from error
+    return counts, True
+
+
+def append(path: str, content: bytes, *, judged: str | None = None) -> int:
+    """Write behind what is in a file; the number of bytes written.
+
+    What is missing is made, as `write` does. Where there is no room for all of it, the file is
+    as it was before, and one that was made is gone again. Somebody who reads meanwhile may see
+    a part of it.
+
+    Args:
+        judged: As for `write`.
+
+    Raises:
+        Failure: It can't be written, or is no regular file.
+    """
+    try:
+        if path.endswith("/"):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        with _changing:
+            directory, name = open_parent(_place_to_change(path, judged), make=True)
+            try:
+                _extend(directory, name, content)
+            finally:
+                os.close(directory)
+    except OSError as error:
+        raise Failure.of(error) from error
+    return len(content)
 
 
 def encode(path: str) -> bytes:
@@ -255,6 +335,22 @@ def open_regular(
         os.close(descriptor)
         raise
     return descriptor, status
+
+
+def open_to_read(path: str, judged: str | None) -> tuple[int, os.stat_result]:
+    """Open a regular file: the one that was judged, or else what the path leads to.
+
+    Raises:
+        OSError: It can't be opened.
+        Failure: It is no regular file.
+    """
+    if judged is None:
+        return open_regular(encode(path), os.O_RDONLY)
+    directory, name = open_parent(encode(judged))
+    try:
+        return open_regular(name, os.O_RDONLY, directory)
+    finally:
+        os.close(directory)
 
 
 def open_directory(path: bytes, *, make: bool = False) -> int:
@@ -318,16 +414,23 @@ def read_bounded(descriptor: int, size: int, limit_bytes: int) -> bytes | None:
     return b"".join(pieces) if total <= limit_bytes else None
 
 
-def _read(name: bytes, limit_bytes: int, directory: int | None = None) -> bytes:
+def _read(name: bytes, limit_bytes: int, directory: int) -> bytes:
     descriptor, status = open_regular(name, os.O_RDONLY, directory)
     try:
-        content = read_bounded(descriptor, status.st_size, limit_bytes)
+        return _all(descriptor, status, limit_bytes)
     finally:
         os.close(descriptor)
+
+
+def _all(descriptor: int, status: os.stat_result, limit_bytes: int) -> bytes:
+    content = read_bounded(descriptor, status.st_size, limit_bytes)
     if content is None:
-        size = max(status.st_size, limit_bytes + 1)
-        raise Failure("file_too_large", f"file too large: {size} bytes, the limit is {limit_bytes}")
+        raise _too_large(max(status.st_size, limit_bytes + 1), limit_bytes)
     return content
+
+
+def _too_large(size: int, limit_bytes: int) -> Failure:
+    return Failure("file_too_large", f"file too large: {size} bytes, the limit is {limit_bytes}")
 
 
 def _resolve(name: bytes) -> bytes:
@@ -385,17 +488,27 @@ def _with_missing(place: bytes, names: list[bytes]) -> bytes:
     return b"/".join([place, *(name for name in names if name not in (b"", b"."))])
 
 
-def _place(path: str, judged: str | None) -> bytes:
+def place(path: str, judged: str | None) -> bytes:
+    """Where to act: what was judged, or else where the path leads now.
+
+    Raises:
+        Failure: As for `encode`.
+        OSError: As for `resolve`.
+    """
+    return _resolve(encode(path)) if judged is None else encode(judged)
+
+
+def _place_to_change(path: str, judged: str | None) -> bytes:
     """The place of a file that is to change."""
-    place = _resolve(encode(path)) if judged is None else encode(judged)
-    if place.startswith(b"/proc/"):
+    found = place(path, judged)
+    if found.startswith(b"/proc/"):
         # Those of this process are open to it: how the kernel treats the helper itself.
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-    return place
+    return found
 
 
-def _open_parent(place: bytes, *, make: bool = False) -> tuple[int, bytes]:
-    """The directory of a place, held open, and the name in there."""
+def open_parent(place: bytes, *, make: bool = False) -> tuple[int, bytes]:
+    """The directory of a place, held open, and the name in there; see `open_directory`."""
     parent, _, name = place.rpartition(b"/")
     return open_directory(parent, make=make), name or b"."
 
@@ -430,6 +543,29 @@ def _store(directory: int, name: bytes, content: bytes) -> None:
     try:
         if not _swapped(directory, name, content, status):
             _overwrite(descriptor, content, status.st_size)
+    finally:
+        os.close(descriptor)
+
+
+def _extend(directory: int, name: bytes, content: bytes) -> None:
+    flags = os.O_WRONLY | os.O_APPEND
+    try:
+        descriptor, status = open_regular(name, flags, directory)
+        old_size: int | None = status.st_size
+    except FileNotFoundError:
+        flags |= os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        descriptor = os.open(name, flags, NEW_FILE_MODE, dir_fd=directory)
+        old_size = None
+    try:
+        if old_size is None:
+            os.fchmod(descriptor, NEW_FILE_MODE)  # the umask took some
+        _write_all(descriptor, content)
+    except BaseException:
+        if old_size is None:
+            os.unlink(name, dir_fd=directory)
+        else:
+            os.ftruncate(descriptor, old_size)
+        raise
     finally:
         os.close(descriptor)
 

@@ -1,8 +1,8 @@
 """One running program: started under its supervisor, watched, drained, ended as a tree.
 
 A `Job` owns the descriptors of one RUN request. It is driven by the server's loop through
-`on_output`, `on_status`, `on_supervisor_gone` and `tick`, and never waits. It makes frames
-but does not send them: `Replies` does.
+`on_output`, `on_room`, `on_status`, `on_supervisor_gone` and `tick`, and never waits. It makes
+frames but does not send them: `Replies` does.
 
 The supervisor (see images/toolbox/supervisor.c) writes records of eight bytes to the status
 descriptor: a type, then a value.
@@ -17,8 +17,9 @@ import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from runner.helper import processes, watch, wire
+from runner.helper import processes, scratch, watch, wire
 from runner.helper.processes import OOM_KILLS, REFUSED_FORKS
+from runner.helper.users import NoUser, Switch, Users
 
 SUPERVISOR = "/.runner/bin/supervisor"
 ENVIRONMENT = dict(os.environb)
@@ -31,10 +32,6 @@ EXEC_FAILED = 2
 EXITED = 3
 REMAIN = 4
 
-SCRATCH = "/tmp/.runner"  # noqa: S108  the container's own
-"""Where scripts too long for an argument and outputs too long for a result are kept."""
-SCRATCH_BYTES = 48 * 1024**2
-"""How much is kept of outputs; the oldest make room. It is memory, and /tmp is the calls' too."""
 LONG_COMMAND_BYTES = 96 * 1024
 """Linux takes no argument over 128 KiB; a longer command is sourced from a file instead."""
 OUTPUT_DELAY_S = 0.003
@@ -87,6 +84,102 @@ class StartFailed(Exception):
         self.detail = detail
 
 
+class Output:
+    """One of a program's outputs."""
+
+    __slots__ = ("descriptor", "kind", "sent_bytes", "to_drain")
+
+    def __init__(self, descriptor: int, kind: int):
+        self.descriptor: int | None = descriptor
+        """Where to read; None once it is closed."""
+        self.kind = kind
+        """Of the frames that carry it."""
+        self.sent_bytes = 0
+        self.to_drain: int | None = None
+        """How much is still to be read, once everything is said that will be."""
+
+    def pending(self) -> int:
+        """Bytes that wait in the pipe."""
+        if self.descriptor is None:
+            return 0
+        answer = fcntl.ioctl(self.descriptor, termios.FIONREAD, b"\0\0\0\0")
+        return int(struct.unpack("=i", answer)[0])
+
+    def read(self, most: int) -> bytes:
+        """What there is, at most so much; nothing where it has ended or there is nothing now.
+
+        The end closes it.
+        """
+        if self.descriptor is None:
+            return b""
+        try:
+            data = os.read(self.descriptor, most)
+        except BlockingIOError:
+            return b""
+        if not data:
+            self.close()
+        return data
+
+    def close(self) -> None:
+        """Give up the descriptor."""
+        if self.descriptor is not None:
+            os.close(self.descriptor)
+            self.descriptor = None
+
+
+class Input:
+    """What a program is still to read, on its way into its pipe."""
+
+    def __init__(self, descriptor: int, content: bytes):
+        self.descriptor: int | None = descriptor
+        """Where to write; None once it is closed."""
+        self.taken_bytes = 0
+        """Taken since that was last told."""
+        self._waiting = bytearray(content)
+        self._ends = False
+
+    @property
+    def waits(self) -> bool:
+        """There is more than the pipe took."""
+        return self.descriptor is not None and bool(self._waiting)
+
+    def add(self, data: bytes, *, end: bool) -> None:
+        """Take more; `end`: and then no more.
+
+        Raises:
+            ProtocolError: The host sent more than it may.
+        """
+        if len(self._waiting) + len(data) > wire.INPUT_WINDOW_BYTES:
+            raise wire.ProtocolError("more input than the program has taken room for")
+        self._waiting += data
+        self._ends = self._ends or end
+
+    def write(self) -> None:
+        """Give the program as much as it takes now."""
+        while self._waiting and self.descriptor is not None:
+            try:
+                count = os.write(self.descriptor, self._waiting[:PIPE_BYTES])
+            except BlockingIOError:
+                return
+            except BrokenPipeError:
+                self.close()  # it reads no more, as programs may
+                break
+            del self._waiting[:count]
+            self.taken_bytes += count
+        if self.descriptor is None:
+            # What nobody reads counts as taken, or its writer would wait for ever.
+            self.taken_bytes += len(self._waiting)
+            self._waiting.clear()
+        elif self._ends:
+            self.close()
+
+    def close(self) -> None:
+        """Give up the descriptor: the program reads the end."""
+        if self.descriptor is not None:
+            os.close(self.descriptor)
+            self.descriptor = None
+
+
 class Job:
     """A program that runs, from its start until its supervisor is gone."""
 
@@ -96,6 +189,7 @@ class Job:
         request: wire.Message,
         replies: Replies,
         family: processes.Family,
+        users: Users,
         look: Callable[[], watch.Report],
     ):
         fields = request.fields
@@ -115,7 +209,8 @@ class Job:
         self._look = look if fields["watch"] else None
         """Tells what happened to protected files; None where nobody wants to know."""
         self._strangers = family.strangers()
-        self._deadline = time.monotonic() + fields["deadline_s"]
+        limit_s = fields["deadline_s"]
+        self._deadline = float("inf") if limit_s is None else time.monotonic() + limit_s
         self._kill_background = fields["background"] == "kill"
         self._refused_before = REFUSED_FORKS.count()
         self._oom_kills_before = OOM_KILLS.count()
@@ -127,42 +222,56 @@ class Job:
         self._background = 0
         self._settle_until = 0.0
         self._sweep_until: float | None = None
-        self._to_drain: int | None = None
-        self._output_bytes = 0
-        self._spill = Spill(call, fields["spill_after_bytes"], fields["spill_limit_bytes"])
+        self._draining = False
+        self._spill = scratch.Spill(call, fields["spill_after_bytes"], fields["spill_limit_bytes"])
         self._script: str | None = None
-        self.output: int | None = None
-        """Descriptor to read output from; None once it is closed."""
+        self.outputs: tuple[Output, ...] = ()
+        """Standard output, which is standard error's too unless that follows."""
+        self.input: Input | None = None
+        """Where input comes in pieces."""
         self.status: int | None = None
         self.pid = 0
         """The supervisor's."""
-        self._start(fields, request.payload)
+        try:
+            switch = users.switch(fields["user"])
+        except NoUser as unknown:
+            raise StartFailed(unknown.code, unknown.detail) from unknown
+        self._start(fields, request.payload, switch)
         self.due = time.monotonic() + OUTPUT_DELAY_S
 
-    def _start(self, fields: dict[str, Any], stdin: bytes) -> None:
-        argv = self._command(fields)
-        environment = ENVIRONMENT.copy()
+    def _start(self, fields: dict[str, Any], stdin: bytes, switch: Switch) -> None:
+        argv = self._command(fields, switch)
+        environment = ENVIRONMENT | switch.environment
         for name, value in fields["env"].items():
             environment[name.encode()] = value.encode()
         opened: list[int] = []
+        feed = errors = None
         try:
-            source = _standard_input(stdin if fields["stdin"] else None)
-            opened.append(source)
-            output, sink = os.pipe2(os.O_CLOEXEC)
-            opened += (output, sink)
+            if fields["input"]:
+                source, feed = os.pipe2(os.O_CLOEXEC)
+                opened += (source, feed)
+                os.set_blocking(feed, False)
+            else:
+                source = _standard_input(stdin if fields["stdin"] else None)
+                opened.append(source)
+            output, sink = _output_pipe(opened)
+            complaints = sink
+            if fields["errors"]:
+                errors, complaints = _output_pipe(opened)
             status, report = os.pipe2(os.O_CLOEXEC)
             opened += (status, report)
-            os.set_blocking(output, False)
             os.set_blocking(status, False)
-            _widen(sink)
             self.pid = os.posix_spawn(
                 SUPERVISOR,
-                ["supervisor", "call", str(STATUS_DESCRIPTOR), fields["cwd"], *argv],
+                [
+                    *("supervisor", "call", str(STATUS_DESCRIPTOR)),
+                    *(switch.who, fields["cwd"], *argv),
+                ],
                 environment,
                 file_actions=[
                     (os.POSIX_SPAWN_DUP2, source, 0),
                     (os.POSIX_SPAWN_DUP2, sink, 1),
-                    (os.POSIX_SPAWN_DUP2, sink, 2),
+                    (os.POSIX_SPAWN_DUP2, complaints, 2),
                     (os.POSIX_SPAWN_DUP2, report, STATUS_DESCRIPTOR),
                 ],
             )
@@ -170,16 +279,20 @@ class Job:
             for descriptor in opened:
                 os.close(descriptor)
             if self._script is not None:
-                _remove(self._script)
+                scratch.remove(self._script)
             if isinstance(error, OSError):
                 raise _start_failed(error.errno) from error
             raise StartFailed("io", str(error)) from error  # a NUL byte in an argument
-        os.close(source)
-        os.close(sink)
-        os.close(report)
-        self.output, self.status = output, status
+        for descriptor in {source, sink, complaints, report}:
+            os.close(descriptor)
+        self.status = status
+        self.outputs = (Output(output, wire.Kind.OUTPUT),)
+        if errors is not None:
+            self.outputs += (Output(errors, wire.Kind.ERRORS),)
+        if feed is not None:
+            self.input = Input(feed, stdin)
 
-    def _command(self, fields: dict[str, Any]) -> list[str]:
+    def _command(self, fields: dict[str, Any], switch: Switch) -> list[str]:
         argv: list[str] | None = fields["argv"]
         if argv is not None:
             if not argv:
@@ -189,11 +302,18 @@ class Job:
         encoded = line.encode()
         if len(encoded) < LONG_COMMAND_BYTES:
             return ["/bin/sh", "-c", line]
+        if not switch.reads_scratch:
+            raise _start_failed(errno.E2BIG)
         try:
-            self._script = _script(self.call, encoded)
+            self._script = scratch.script(self.call, encoded)
         except OSError as error:
             raise _start_failed(error.errno) from error
         return ["/bin/sh", "-c", f". {self._script}"]
+
+    def descriptors(self) -> tuple[int | None, ...]:
+        """All that the loop may watch, in an order that stays."""
+        feed = None if self.input is None else self.input.descriptor
+        return (self.status, feed, *(output.descriptor for output in self.outputs))
 
     def mute(self) -> None:
         """Send nothing more: the conversation that asked is over."""
@@ -203,31 +323,59 @@ class Job:
 
     # What the loop tells the job.
 
-    def on_output(self) -> None:
-        """There is output to read, or its end."""
-        if self.finished:
-            self._discard()
-            return
-        while self.output is not None and self.credit > 0 and self._to_drain != 0:
+    def on_output(self, output: Output | None = None) -> None:
+        """There is output to read, or its end; None: look at all."""
+        for one in self.outputs if output is None else (output,):
+            if self.finished:
+                # For the sake of processes in the background, which would die of a closed pipe.
+                # No more for now, however much there is: other calls have their turn.
+                one.read(wire.OUTPUT_CHUNK_BYTES)
+            else:
+                self._hand_on(one)
+        if not self.finished:
+            self._finish_if_done()
+
+    def _hand_on(self, output: Output) -> None:
+        while output.descriptor is not None and self.credit > 0 and output.to_drain != 0:
             most = min(wire.OUTPUT_CHUNK_BYTES, self.credit)
-            if self._to_drain is not None:
-                most = min(most, self._to_drain)
-            try:
-                data = os.read(self.output, most)
-            except BlockingIOError:
-                break
+            if output.to_drain is not None:
+                most = min(most, output.to_drain)
+            data = output.read(most)
             if not data:
-                self._close_output()
-                break
+                return
             self.credit -= len(data)
-            self._output_bytes += len(data)
-            if self._to_drain is not None:
-                self._to_drain -= len(data)
-            self._spill.add(data)
-            self._replies.send(wire.Kind.OUTPUT, self.call, payload=data)
-            if self._to_drain is None and len(data) < wire.OUTPUT_CHUNK_BYTES:
-                break  # let other calls have their turn; the loop comes back
-        self._finish_if_done()
+            output.sent_bytes += len(data)
+            if output.to_drain is not None:
+                output.to_drain -= len(data)
+            if output.kind == wire.Kind.OUTPUT:
+                self._spill.add(data)
+            self._replies.send(output.kind, self.call, payload=data)
+            if output.to_drain is None and len(data) < wire.OUTPUT_CHUNK_BYTES:
+                return  # let other calls have their turn; the loop comes back
+
+    def take_input(self, data: bytes, *, end: bool) -> None:
+        """More standard input; without effect on a program that was given all of it at once.
+
+        Raises:
+            ProtocolError: The host sent more than it may.
+        """
+        if self.input is not None and not self.finished:
+            self.input.add(data, end=end)
+            self.on_room()
+
+    def on_room(self) -> None:
+        """There is room in the input pipe, or nobody to read it."""
+        if self.input is None:
+            return
+        self.input.write()
+        count, self.input.taken_bytes = self.input.taken_bytes, 0
+        if count and not self.finished:
+            self._replies.send(wire.Kind.TAKEN, self.call, {"bytes": count})
+
+    def signal(self, number: int) -> None:
+        """Send a signal to the program and what it runs in the foreground."""
+        if self._ended is None and self._wait_status is None:
+            self._family.signal(self.pid, number)
 
     def on_status(self) -> None:
         """The supervisor reports, or closed its end."""
@@ -259,7 +407,7 @@ class Job:
         if self._ended is None:
             self._ended = "killed"  # by its children, who hang off this process now
         if self._ended != "exited":
-            if self._to_drain is None:
+            if not self._draining:
                 self._sweep()
         elif self._family.subreaper:
             self._background = 0
@@ -280,7 +428,7 @@ class Job:
         if self._ended == "exited":
             self._settle(now)
         elif self._ended is not None:
-            if self._to_drain is None:
+            if not self._draining:
                 self._sweep()
         elif now >= self._deadline:
             self.cancel("deadline")
@@ -308,7 +456,7 @@ class Job:
 
     def _settle(self, now: float) -> None:
         """Wait until what the shell left behind has come to rest, then finish."""
-        if self._to_drain is not None:
+        if self._draining:
             return
         # A call that took all processes there are leaves none behind, or none could follow it.
         if self._kill_background or REFUSED_FORKS.count() > self._refused_before:
@@ -317,7 +465,9 @@ class Job:
         left = self._family.of(self.pid, self._strangers)
         self._background = len(left)
         restless = any(process.state in "RD" for process in left)
-        if self.output is not None and (restless or self._pending()) and now < self._settle_until:
+        is_open = any(output.descriptor is not None for output in self.outputs)
+        pending = restless or any(output.pending() for output in self.outputs)
+        if is_open and pending and now < self._settle_until:
             self.due = now + SETTLE_STEP_S
             return
         self._begin_drain()
@@ -343,23 +493,18 @@ class Job:
             return
         self.due = now + SWEEP_STEP_S
 
-    def _pending(self) -> int:
-        """Bytes that wait in the output pipe."""
-        if self.output is None:
-            return 0
-        answer = fcntl.ioctl(self.output, termios.FIONREAD, b"\0\0\0\0")
-        return int(struct.unpack("=i", answer)[0])
-
     def _begin_drain(self) -> None:
-        """Everything is said that will be: read what waits in the pipe, and no more."""
-        if self._to_drain is None:
-            self._to_drain = self._pending()
+        """Everything is said that will be: read what waits in the pipes, and no more."""
+        if not self._draining:
+            self._draining = True
+            for output in self.outputs:
+                output.to_drain = output.pending()
             self.on_output()
 
     def _finish_if_done(self) -> None:
-        if self.finished or self._to_drain is None:
+        if self.finished or not self._draining:
             return
-        if self._to_drain and self.output is not None:
+        if any(output.to_drain and output.descriptor is not None for output in self.outputs):
             return
         self.finished = True
         self.due = None
@@ -367,8 +512,10 @@ class Job:
         if self._ended == "exited" and not self._remain and self._family.subreaper:
             # Nobody is left to write; the loop need not be woken for the ends of these.
             self.close()
+        if self.input is not None:
+            self.input.close()
         if self._script is not None:
-            _remove(self._script)
+            scratch.remove(self._script)
         if self._failure is not None:
             failure = {"code": self._failure.code, "detail": self._failure.detail}
             self._replies.send(wire.Kind.FAILED, self.call, failure)
@@ -390,7 +537,8 @@ class Job:
                 "background": self._background,
                 "oom_killed": (signal == 9 or exit_code == 137 or self._ended == "killed")
                 and OOM_KILLS.count() > self._oom_kills_before,
-                "output_bytes": self._output_bytes,
+                "output_bytes": self.outputs[0].sent_bytes,
+                "errors_bytes": sum(output.sent_bytes for output in self.outputs[1:]),
                 "spill_path": self._spill.path,
                 "spill_bytes": self._spill.written,
                 "touched": touched.touched,
@@ -399,23 +547,6 @@ class Job:
             },
         )
 
-    def _discard(self) -> None:
-        """Read on for the sake of processes in the background, which would die of a closed pipe."""
-        if self.output is None:
-            return
-        try:
-            data = os.read(self.output, wire.OUTPUT_CHUNK_BYTES)
-        except BlockingIOError:
-            return
-        if not data:
-            self._close_output()
-        # No more for now, however much there is: other calls have their turn.
-
-    def _close_output(self) -> None:
-        if self.output is not None:
-            os.close(self.output)
-            self.output = None
-
     def _close_status(self) -> None:
         if self.status is not None:
             os.close(self.status)
@@ -423,100 +554,12 @@ class Job:
 
     def close(self) -> None:
         """Give up the descriptors; the processes are somebody else's matter."""
-        self._close_output()
+        for output in self.outputs:
+            output.close()
+        if self.input is not None:
+            self.input.close()
         self._close_status()
         self._spill.close()
-
-
-class Spill:
-    """Keeps an output that outgrows its result, whole, in a file of the container.
-
-    The first bytes are held back until it is clear that there will be more than the result
-    takes; most calls never make a file.
-    """
-
-    def __init__(self, call: int, after: int, limit: int):
-        self.path: str | None = None
-        self.written = 0
-        self._call = call
-        self._after = after
-        self._limit = limit
-        self._held: bytearray | None = bytearray()
-        self._file: int | None = None
-
-    def add(self, data: bytes) -> None:
-        """Take the next piece of output."""
-        if self._held is not None:
-            self._held += data
-            if len(self._held) <= self._after:
-                return
-            data = bytes(self._held)
-            self._held = None
-            self._open()
-        if self._file is not None:
-            self._write(data[: self._limit - self.written])
-
-    def _open(self) -> None:
-        if self._limit == 0:
-            return
-        if not KEPT.reserve(self._limit):
-            return
-        try:
-            self._file, self.path = _scratch_file(self._call, ".out")
-        except OSError:
-            KEPT.release(self._limit)  # no room or no /tmp: the result says that nothing was kept
-
-    def _write(self, data: bytes) -> None:
-        assert self._file is not None
-        try:
-            while data:
-                count = os.write(self._file, data)
-                self.written += count
-                data = data[count:]
-        except OSError:
-            self.close()  # the disk is full: `written` says how much there is
-            return
-        if self.written >= self._limit:
-            self.close()
-
-    def close(self) -> None:
-        """Stop keeping; what is kept stays until newer ones need its room."""
-        self._held = None
-        if self._file is not None:
-            os.close(self._file)
-            self._file = None
-            assert self.path is not None
-            KEPT.release(self._limit)
-            KEPT.add(self.path, self.written)
-
-
-class _Kept:
-    """The outputs that are kept, oldest first."""
-
-    def __init__(self) -> None:
-        self._files: list[tuple[str, int]] = []
-        self._reserved = 0
-        """For outputs that are still coming."""
-
-    def reserve(self, wanted: int) -> bool:
-        """Make room for an output, of the oldest ones; whether there is any."""
-        if self._reserved + wanted > SCRATCH_BYTES:
-            return False
-        self._reserved += wanted
-        while self._reserved + sum(size for _, size in self._files) > SCRATCH_BYTES:
-            _remove(self._files.pop(0)[0])
-        return True
-
-    def release(self, wanted: int) -> None:
-        """Give back what was reserved."""
-        self._reserved -= wanted
-
-    def add(self, path: str, size: int) -> None:
-        """Note one that is complete."""
-        self._files.append((path, size))
-
-
-KEPT = _Kept()
 
 
 def _standard_input(content: bytes | None) -> int:
@@ -530,40 +573,13 @@ def _standard_input(content: bytes | None) -> int:
     return descriptor
 
 
-def _scratch_file(call: int, suffix: str) -> tuple[int, str]:
-    """Make an empty file for a call: its descriptor and its path.
-
-    Calls are counted anew by each process that uses the session, so the name may be taken.
-    """
-    if not os.path.isdir(SCRATCH):
-        os.mkdir(SCRATCH, 0o700)
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    path = f"{SCRATCH}/{call}{suffix}"
-    try:
-        return os.open(path, flags, 0o600), path
-    except FileExistsError:
-        path = f"{SCRATCH}/{call}-{time.monotonic_ns():x}{suffix}"
-        return os.open(path, flags, 0o600), path
-
-
-def _script(call: int, content: bytes) -> str:
-    descriptor, path = _scratch_file(call, ".sh")
-    try:
-        while content:
-            content = content[os.write(descriptor, content) :]
-    except OSError:
-        _remove(path)
-        raise
-    finally:
-        os.close(descriptor)
-    return path
-
-
-def _remove(path: str) -> None:
-    try:
-        os.unlink(path)
-    except OSError:
-        return  # the call itself may have removed it, or its directory
+def _output_pipe(opened: list[int]) -> tuple[int, int]:
+    """A wide pipe, noted among what is open: where to read without waiting, and where to write."""
+    source, sink = os.pipe2(os.O_CLOEXEC)
+    opened += (source, sink)
+    os.set_blocking(source, False)
+    _widen(sink)
+    return source, sink
 
 
 def _widen(pipe: int) -> None:

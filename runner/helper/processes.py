@@ -99,6 +99,18 @@ class Family:
                     found += (orphan, *below(orphan.pid, seen))
         return found
 
+    def signal(self, supervisor: int, number: int) -> None:
+        """Send a signal to a call's program and what it runs in the foreground.
+
+        The supervisor gives its program a process group of its own, so that is the group. What
+        else hangs off the supervisor are orphans it adopted, which are younger.
+        """
+        seen = snapshot().values()
+        children = [process.pid for process in seen if process.parent == supervisor]
+        started = [(age, pid) for pid in children if (age := _started(pid)) is not None]
+        if supervisor in self.supervisors and started:
+            _send(-min(started)[1], number)
+
     def end_orphans(self) -> bool:
         """End what supervisors that were killed from inside have left; whether there was any."""
         if not self.supervisors:
@@ -122,7 +134,22 @@ def resume(pid: int) -> None:
     _send(pid, signal.SIGCONT)
 
 
-def _send(pid: int, number: signal.Signals) -> None:
+def _started(pid: int) -> int | None:
+    """When a process started, in ticks since the machine did; None where it has ended."""
+    try:
+        descriptor = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        line = os.read(descriptor, 1024)
+    except OSError:
+        return None
+    finally:
+        os.close(descriptor)
+    return int(line[line.rfind(b")") + 2 :].split()[19])
+
+
+def _send(pid: int, number: int) -> None:
     try:
         os.kill(pid, number)
     except ProcessLookupError:

@@ -17,6 +17,7 @@ from typing import Any
 
 from runner.helper import files
 from runner.helper.files import Failure
+from runner.helper.globs import NameGlob
 
 SKIPPED_DIRECTORIES = frozenset(
     {b".git", b"node_modules", b"vendor", b".venv", b"__pycache__", b"dist", b"build"}
@@ -78,7 +79,7 @@ def search(
             missing, can't be listed, or is neither a directory nor a file.
     """
     matcher = _Matcher(pattern, ignore_case)
-    glob = _Glob(include) if include else None
+    glob = NameGlob(include) if include else None
     found = _Search(matcher, glob, max_matches, max_file_bytes, cancelled, hides)
     try:
         found.run(files.encode(path), None if judged is None else files.encode(judged))
@@ -133,7 +134,7 @@ class _Search:
     def __init__(
         self,
         matcher: "_Matcher",
-        glob: "_Glob | None",
+        glob: NameGlob | None,
         max_matches: int,
         max_file_bytes: int,
         cancelled: Callable[[], bool],
@@ -212,12 +213,12 @@ class _Search:
         """A directory, which ends with a slash, and what is in there, with its kind."""
         if not self._is_judged:
             with os.scandir(directory) as entries:
-                return directory, iter(sorted((entry.name, _kind(entry)) for entry in entries))
+                return directory, iter(sorted((entry.name, kind_of(entry)) for entry in entries))
         here = files.open_here(self._hold(self._real(directory)), b".", _LIST)
         try:
             with os.scandir(here) as found:  # names are text where a descriptor is listed
                 return directory, iter(
-                    sorted((os.fsencode(entry.name), _kind(entry)) for entry in found)
+                    sorted((os.fsencode(entry.name), kind_of(entry)) for entry in found)
                 )
         finally:
             os.close(here)
@@ -447,124 +448,10 @@ _EACH_BYTE = "runner.replace_each_byte"  # Python's own "replace" makes one of s
 codecs.register_error(_EACH_BYTE, _replace_each_byte)
 
 
-def _kind(entry: "os.DirEntry[Any]") -> int:
+def kind_of(entry: "os.DirEntry[Any]") -> int:
     """What an entry is, as in the mode of its status; 0 for what is none of these."""
     if entry.is_file(follow_symlinks=False):
         return stat.S_IFREG
     if entry.is_dir(follow_symlinks=False):
         return stat.S_IFDIR
     return stat.S_IFLNK if entry.is_symlink() else 0
-
-
-class _Glob:
-    r"""A glob of Go's `filepath.Match`, for names without a slash.
-
-    `*` and `?`, classes such as `[a-z]` and `[^a-z]` (there is no `[!a-z]`), and `\` before
-    a character that stands for itself. `?` and classes take a whole character, or one byte
-    where the name is not UTF-8. As there, `*` counts bytes, so that a class may be tried
-    from the middle of a character.
-    """
-
-    def __init__(self, glob: str):
-        self._glob = glob
-        self._at = 0
-        self._chunks = [_Chunk(after_star=False)]
-        while self._at < len(glob):
-            character = self._take()
-            if character == "*":
-                if not (self._chunks[-1].after_star and self._chunks[-1].is_empty()):
-                    self._chunks.append(_Chunk(after_star=True))
-            elif character == "?":
-                self._chunks[-1].add_class([], negated=True)
-            elif character == "[":
-                self._take_class()
-            else:
-                self._chunks[-1].add(self._take() if character == "\\" else character)
-
-    def matches(self, name: bytes) -> bool:
-        """Whether it matches all of a name."""
-        for chunk in self._chunks:
-            is_last = chunk is self._chunks[-1]
-            starts = range(len(name) + 1) if chunk.after_star else (0,)
-            if chunk.after_star and chunk.is_empty():
-                return True
-            for start in starts:
-                end = chunk.end(name, start)
-                if end >= 0 and (end == len(name) or not is_last):
-                    name = name[end:]
-                    break
-            else:
-                return False
-        return not name
-
-    def _take(self) -> str:
-        if self._at == len(self._glob):
-            raise Failure("bad_glob", "syntax error in pattern")
-        self._at += 1
-        return self._glob[self._at - 1]
-
-    def _take_class(self) -> None:
-        ranges: list[tuple[int, int]] = []
-        negated = self._glob.startswith("^", self._at)
-        self._at += negated
-        while not (ranges and self._glob.startswith("]", self._at)):
-            low = high = self._take_class_character()
-            if self._glob.startswith("-", self._at):
-                self._at += 1
-                high = self._take_class_character()
-            ranges.append((ord(low), ord(high)))
-        self._at += 1
-        self._chunks[-1].add_class(ranges, negated)
-
-    def _take_class_character(self) -> str:
-        character = self._take()
-        if character in "-]":
-            raise Failure("bad_glob", "syntax error in pattern")
-        return self._take() if character == "\\" else character
-
-
-class _Chunk:
-    """A part of a glob without a star in it."""
-
-    def __init__(self, *, after_star: bool):
-        self.after_star = after_star
-        self._parts: list[bytes | tuple[list[tuple[int, int]], bool]] = []
-
-    def is_empty(self) -> bool:
-        return not self._parts
-
-    def add(self, character: str) -> None:
-        if self._parts and isinstance(self._parts[-1], bytes):
-            self._parts[-1] += character.encode()
-        else:
-            self._parts.append(character.encode())
-
-    def add_class(self, ranges: list[tuple[int, int]], negated: bool) -> None:
-        self._parts.append((ranges, negated))
-
-    def end(self, name: bytes, at: int) -> int:
-        """Where a match that starts at `at` ends, or -1 if there is none."""
-        for part in self._parts:
-            if isinstance(part, bytes):
-                if not name.startswith(part, at):
-                    return -1
-                at += len(part)
-            else:
-                ranges, negated = part
-                character, width = _character(name, at)
-                if not width or any(low <= character <= high for low, high in ranges) == negated:
-                    return -1
-                at += width
-        return at
-
-
-def _character(name: bytes, at: int) -> tuple[int, int]:
-    """The character that starts at a byte, and its width; U+FFFD and 1 where none does."""
-    if at == len(name):
-        return 0, 0
-    for width in range(1, 5):
-        try:
-            return ord(name[at : at + width].decode()), width
-        except UnicodeDecodeError:
-            continue
-    return 0xFFFD, 1

@@ -15,11 +15,14 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NoReturn
 
-from runner.helper import files, processes, search, watch, wire
-from runner.helper.jobs import SWEEP_STEP_S, Job, StartFailed
+from runner.helper import files, processes, tunnels, watch, wire
+from runner.helper.jobs import SWEEP_STEP_S, Job, Output, StartFailed
 from runner.helper.processes import OOM_KILLS, REFUSED_FORKS
+from runner.helper.requests import REQUESTS
+from runner.helper.users import Users
 
 WORKERS = 4
 """Requests about files that run at once; more wait for their turn."""
@@ -64,20 +67,27 @@ class Server:
         *,
         reconnect: bool,
         family: processes.Family,
+        users: Users,
         facts: dict[str, Any],
     ):
         self._connect = connect
         self._reconnect = reconnect
         self._facts = facts
         self._family = family
+        self._users = users
         self._watch: watch.Watch | None = None
         """Of the protected files. It outlives conversations: what happens between two is told."""
-        self._requests = {**_REQUESTS, wire.Kind.WATCH: self._start_watch}
+        self._requests = {**REQUESTS, wire.Kind.WATCH: self._start_watch}
         self._selector = selectors.DefaultSelector()
         self._stream: Stream | None = None
         self._decoder: wire.Decoder | None = None
         self._marker = b""
         self._conversation = 0
+        self.queued_bytes = 0
+        """Bytes that were ever queued for the host."""
+        self.sent_bytes = 0
+        """Of these, the bytes that have left, or were given up."""
+        self._tunnels = tunnels.Tunnels(self._selector, self)
         self._outgoing: collections.deque[memoryview] = collections.deque()
         self._writing = False
         self._jobs: dict[int, Job] = {}
@@ -92,6 +102,8 @@ class Server:
         self._room = threading.Event()
         """Workers may make more to send."""
         self._room.set()
+        self._untaken = threading.Semaphore(WORKERS)
+        """Results that may wait for the loop: what it has not taken, it has not counted."""
         self._done: collections.deque[
             tuple[threading.Event, wire.Message, int, dict[str, Any], bytes]
         ] = collections.deque()
@@ -129,6 +141,7 @@ class Server:
                 self._orphans_due = now + SWEEP_STEP_S if self._family.end_orphans() else None
             if self._stream is not None and self._outgoing and not self._writing:
                 self._flush()
+            self._tunnels.resume()
             self._end_if_expired(now)
 
     def _patience(self, retry_s: float) -> float | None:
@@ -140,6 +153,8 @@ class Server:
             waits.append(self._timers[0][0] - now)
         if self._orphans_due is not None:
             waits.append(self._orphans_due - now)
+        if self._tunnels.due is not None:
+            waits.append(self._tunnels.due - now)
         if self._expires is not None:
             waits.append(self._expires - now)
         if self._idle_s is not None and not self._busy():
@@ -214,7 +229,9 @@ class Server:
 
     def _abandon(self) -> None:
         """Nobody waits for the answers any more: end what runs, drop what was to be sent."""
+        self._tunnels.end()
         self._outgoing.clear()
+        self.sent_bytes = self.queued_bytes
         self._outgoing_bytes = 0
         self._room.set()
         for event in self._cancelled.values():
@@ -242,6 +259,7 @@ class Server:
 
     def _queue(self, data: bytes) -> None:
         self._outgoing.append(memoryview(data))
+        self.queued_bytes += len(data)
         self._outgoing_bytes += len(data)
         if self._outgoing_bytes >= WAITING_BYTES:
             self._room.clear()
@@ -253,6 +271,7 @@ class Server:
             while self._outgoing:
                 batch = [self._outgoing[i] for i in range(min(64, len(self._outgoing)))]
                 count = os.writev(stream.sink, batch)
+                self.sent_bytes += count
                 self._outgoing_bytes -= count
                 if self._outgoing_bytes < WAITING_BYTES:
                     self._room.set()
@@ -307,6 +326,14 @@ class Server:
                 self._drive(job, job.on_output)
         elif kind == wire.Kind.CANCEL:
             self._cancel(call)
+        elif kind == wire.Kind.INPUT:
+            self._take_input(message)
+        elif kind == wire.Kind.SIGNAL:
+            job = self._jobs.get(call)
+            if job is not None:
+                job.signal(message.fields["signal"])
+        elif kind in wire.TUNNELLED:
+            self._tunnels.take(message)
         elif call in self._jobs or call in self._cancelled:
             raise wire.ProtocolError(f"call {call} is under way already")
         elif (
@@ -316,6 +343,8 @@ class Server:
             self.send(wire.Kind.FAILED, call, {"code": "busy", "detail": "too many requests"})
         elif kind == wire.Kind.RUN:
             self._run(message)
+        elif kind == wire.Kind.LISTEN:
+            self._listen(message)
         else:
             self._in_worker(message)
 
@@ -344,9 +373,23 @@ class Server:
         if event is not None:
             event.set()
 
+    def _listen(self, message: wire.Message) -> None:
+        try:
+            self._tunnels.listen(message.fields["port"])
+        except OSError as error:
+            failure = {"code": tunnels.failure_of(error), "detail": os.strerror(error.errno or 0)}
+            self.send(wire.Kind.FAILED, message.call, failure)
+        else:
+            self.send(wire.Kind.LISTENING, message.call)
+
+    def _take_input(self, message: wire.Message) -> None:
+        job = self._jobs.get(message.call)
+        if job is not None:  # else it has ended, and the host does not know yet
+            self._drive(job, lambda: job.take_input(message.payload, end=message.fields["end"]))
+
     def _run(self, message: wire.Message) -> None:
         try:
-            job = Job(message.call, message, self, self._family, self._look)
+            job = Job(message.call, message, self, self._family, self._users, self._look)
         except StartFailed as failure:
             self.send(
                 wire.Kind.FAILED,
@@ -361,42 +404,61 @@ class Server:
             self._selector.register(
                 job.status, selectors.EVENT_READ, lambda: self._on_job_status(job)
             )
+        self._watch_input(job)
         self._schedule(job)
 
-    def _on_job_output(self, job: Job) -> None:
-        self._drive(job, job.on_output)
+    def _on_job_output(self, job: Job, output: Output) -> None:
+        self._drive(job, lambda: job.on_output(output))
+
+    def _on_job_room(self, job: Job) -> None:
+        self._drive(job, job.on_room)
 
     def _on_job_status(self, job: Job) -> None:
         self._drive(job, job.on_status)
 
     def _drive(self, job: Job, action: Callable[[], None]) -> None:
         """Let the job act; stop watching the descriptors that it closed or can't use now."""
-        output, status = job.output, job.status
+        before = job.descriptors()
         action()
-        if status is not None and job.status is None:
-            self._unwatch(status)
-        if output is not None and job.output is None:
-            self._unwatch(output)
+        for was, now in zip(before, job.descriptors(), strict=True):
+            if was is not None and now is None:
+                self._unwatch(was)
         self._settle(job)
 
     def _settle(self, job: Job) -> None:
         if job.finished:
             self._jobs.pop(job.call, None)
-        self._watch_output(job)
+        self._watch_outputs(job)
+        self._watch_input(job)
         self._schedule(job)
 
-    def _watch_output(self, job: Job) -> None:
-        """Watch an output while it may be read: else it would wake the loop again and again."""
-        if job.output is None:
-            return
+    def _watch_outputs(self, job: Job) -> None:
+        """Watch outputs while they may be read: else they would wake the loop again and again."""
         wanted = job.finished or (job.reading and job.credit > 0)
-        watched = job.output in self._selector.get_map()
-        if wanted and not watched:
+        for output in job.outputs:
+            if output.descriptor is None:
+                continue
+            watched = output.descriptor in self._selector.get_map()
+            if wanted and not watched:
+                self._selector.register(
+                    output.descriptor,
+                    selectors.EVENT_READ,
+                    partial(self._on_job_output, job, output),
+                )
+            elif watched and not wanted:
+                self._selector.unregister(output.descriptor)
+
+    def _watch_input(self, job: Job) -> None:
+        """Watch the input pipe while something waits for room in it."""
+        if job.input is None or job.input.descriptor is None:
+            return
+        watched = job.input.descriptor in self._selector.get_map()
+        if job.input.waits and not watched:
             self._selector.register(
-                job.output, selectors.EVENT_READ, lambda: self._on_job_output(job)
+                job.input.descriptor, selectors.EVENT_WRITE, lambda: self._on_job_room(job)
             )
-        elif watched and not wanted:
-            self._selector.unregister(job.output)
+        elif watched and not job.input.waits:
+            self._selector.unregister(job.input.descriptor)
 
     def _unwatch(self, descriptor: int) -> None:
         if descriptor in self._selector.get_map():
@@ -453,6 +515,7 @@ class Server:
     def _worker(self) -> None:
         while True:
             work = self._work.get()
+            self._untaken.acquire()
             self._room.wait()
             work()
             del work  # and with it the content that came
@@ -481,10 +544,10 @@ class Server:
         while self._done:
             event, request, kind, fields, payload = self._done.popleft()
             self._incoming_bytes -= len(request.payload)
-            if self._cancelled.get(request.call) is not event:
-                continue  # of a conversation that is over
-            del self._cancelled[request.call]
-            self.send(kind, request.call, fields, payload)
+            if self._cancelled.get(request.call) is event:  # else of a conversation that is over
+                del self._cancelled[request.call]
+                self.send(kind, request.call, fields, payload)
+            self._untaken.release()
 
     # Protected files.
 
@@ -510,60 +573,3 @@ class Server:
 def _sendable(detail: str) -> str:
     """A reason as a frame can carry it: of bounded length, and UTF-8 whatever it quotes."""
     return detail[:DETAIL_CHARACTERS].encode(errors="backslashreplace").decode()
-
-
-def _read(message: wire.Message, event: threading.Event) -> tuple[int, dict[str, Any], bytes]:
-    fields = message.fields
-    limit_bytes = min(fields["limit_bytes"], wire.MAX_PAYLOAD_BYTES)
-    content = files.read(fields["path"], limit_bytes, judged=fields["judged"])
-    return wire.Kind.CONTENT, {}, content
-
-
-def _write(message: wire.Message, event: threading.Event) -> tuple[int, dict[str, Any], bytes]:
-    fields = message.fields
-    count = files.write(fields["path"], message.payload, judged=fields["judged"])
-    return wire.Kind.WROTE, {"bytes": count}, b""
-
-
-def _replace(message: wire.Message, event: threading.Event) -> tuple[int, dict[str, Any], bytes]:
-    fields = message.fields
-    middle = fields["old_bytes"]
-    count = files.replace(
-        fields["path"],
-        message.payload[:middle],
-        message.payload[middle:],
-        fields["limit_bytes"],
-        judged=fields["judged"],
-    )
-    return wire.Kind.REPLACED, {"occurrences": count}, b""
-
-
-def _search(message: wire.Message, event: threading.Event) -> tuple[int, dict[str, Any], bytes]:
-    fields = message.fields
-    found, rows = search.search(
-        fields["path"],
-        fields["pattern"],
-        fields["ignore_case"],
-        fields["include"],
-        fields["max_matches"],
-        fields["max_file_bytes"],
-        event.is_set,
-        judged=fields["judged"],
-        hides=search.hider(fields["hidden"]),
-    )
-    return wire.Kind.FOUND, found, rows
-
-
-def _resolve(message: wire.Message, event: threading.Event) -> tuple[int, dict[str, Any], bytes]:
-    return wire.Kind.RESOLVED, {"path": files.resolve(message.fields["path"])}, b""
-
-
-_REQUESTS: dict[
-    int, Callable[[wire.Message, threading.Event], tuple[int, dict[str, Any], bytes]]
-] = {
-    wire.Kind.READ: _read,
-    wire.Kind.WRITE: _write,
-    wire.Kind.REPLACE: _replace,
-    wire.Kind.SEARCH: _search,
-    wire.Kind.RESOLVE: _resolve,
-}

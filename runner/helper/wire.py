@@ -4,7 +4,8 @@ Both ends import this module, so there is one definition of what may be said. A 
 
     length  u32   bytes that follow, at most MAX_FRAME_BYTES
     kind    u8    one of Kind
-    call    u32   the request it belongs to, chosen by the host; 0 for the connection itself
+    call    u32   the request it belongs to, chosen by the host; 0 for the connection itself;
+                  of a tunnel: its number, chosen by the helper, TUNNEL_BASE or above
     fields  u32   length of the JSON object that comes next
     JSON object, UTF-8, exactly the fields that SCHEMA lists for the kind
     payload       raw bytes to the end of the frame
@@ -21,7 +22,7 @@ import json
 import struct
 from typing import Any, NamedTuple
 
-PROTOCOL_VERSION = 2
+PROTOCOL_VERSION = 3
 
 MARKER_BYTES = 16
 MAX_PAYLOAD_BYTES = 16 * 1024**2 + 64 * 1024
@@ -41,6 +42,22 @@ OUTPUT_CHUNK_BYTES = 256 * 1024
 """The most output that one frame carries."""
 OUTPUT_WINDOW_BYTES = 1024**2
 """Output that may be on its way, per call, before the host has said that it took some."""
+
+INPUT_CHUNK_BYTES = 64 * 1024
+"""The most standard input that one frame carries."""
+INPUT_WINDOW_BYTES = 256 * 1024
+"""Standard input that may be on its way to one program, before the helper has said that the
+program took some."""
+TUNNEL_BASE = 2**31
+"""Calls below are requests; tunnels are numbered from here."""
+TUNNEL_CHUNK_BYTES = 64 * 1024
+"""The most that one frame of a tunnel carries."""
+TUNNEL_WINDOW_BYTES = 256 * 1024
+"""What may be on its way in a tunnel, each way, before the other end has said that it took some."""
+MAX_TUNNELS = 64
+"""Tunnels of one container at once; the helper accepts no more, and more are an offence."""
+MAX_EDITS = 1000
+"""Replacements of one EDIT."""
 
 _TELLING_BYTES = 4
 """So much of a marker, at the end of what arrived, is taken for the start of one. By chance a
@@ -76,6 +93,20 @@ class Kind:
     """Host: where does this path lead? What is judged is the answer."""
     WATCH = 24
     """Host: these files are protected; from now on tell what calls do to them."""
+    INPUT = 25
+    """Host: more standard input of a running program; `end` says that this was the last."""
+    SIGNAL = 26
+    """Host: send the signal to the program and what it runs in the foreground."""
+    PART = 27
+    """Host: some bytes of a file, from `start`."""
+    LINES = 28
+    """Host: some lines of a file, from line `first`, counted from 1."""
+    APPEND = 29
+    """Host: as WRITE, but behind what is there."""
+    EDIT = 30
+    """Host: several replacements in one file, all or none; the payload has the texts in turn."""
+    LIST = 31
+    """Host: what is below a directory."""
     OUTPUT = 32
     """Helper: more output of a running program."""
     RAN = 33
@@ -89,10 +120,35 @@ class Kind:
     """Helper: the request could not be carried out; the last frame of any request."""
     RESOLVED = 39
     WATCHED = 40
+    ERRORS = 41
+    """Helper: more standard error of a program whose errors are kept apart."""
+    TAKEN = 42
+    """Helper: the program took so many bytes of standard input, you may send as many more."""
+    PIECE = 43
+    PAGE = 44
+    EDITED = 45
+    LISTED = 46
+    LISTEN = 47
+    """Host: take connections on a port of the container's own loopback, and tunnel them."""
+    LISTENING = 48
+    OPENED = 49
+    """Helper: a program of the container connected; this is its tunnel from now on."""
+    DATA = 50
+    """Either end of a tunnel: bytes of the connection."""
+    TOOK = 51
+    """Either end of a tunnel: I took so many bytes, you may send as many more."""
+    SHUT = 52
+    """Either end of a tunnel: nothing more will come from here but TOOK, and DROP in the end."""
+    DROP = 53
+    """Either end of a tunnel: it is over, and this was the last word of it from here. Whoever
+    gets it first answers with DROP. The helper says it of itself when both ends have SHUT and
+    all has arrived; at any other time it cuts the connection off."""
 
 
 FAILURES = frozenset(
     {
+        "no_user",
+        "address_in_use",
         "not_found",
         "exists",
         "is_directory",
@@ -174,6 +230,29 @@ def _is_texts(value: Any) -> bool:
     return type(value) is list and all(type(item) is str for item in value)
 
 
+def _is_edits(value: Any) -> bool:
+    """Whether these are replacements: bytes of the old text, of the new one, and whether all."""
+    return type(value) is list and 0 < len(value) <= MAX_EDITS and all(map(_is_edit, value))
+
+
+def _is_edit(value: Any) -> bool:
+    return (
+        type(value) is list
+        and len(value) == 3
+        and _is_count(value[0])
+        and _is_count(value[1])
+        and _is_flag(value[2])
+    )
+
+
+def _is_counts(value: Any) -> bool:
+    return type(value) is list and len(value) <= MAX_EDITS and all(map(_is_count, value))
+
+
+def _is_port(value: Any) -> bool:
+    return type(value) is int and 0 < value < 2**16
+
+
 def _is_mapping(value: Any) -> bool:
     return type(value) is dict and all(type(item) is str for item in value.values())
 
@@ -210,7 +289,14 @@ SCHEMA: dict[int, dict[str, Any]] = {
         "env": _is_mapping,
         # None: the payload is empty and standard input is /dev/null.
         "stdin": _is_flag,
-        "deadline_s": _is_seconds,
+        # More standard input follows in INPUT frames; the payload is the beginning of it.
+        "input": _is_flag,
+        # Standard error comes apart, in ERRORS frames; else both are one stream, in order.
+        "errors": _is_flag,
+        # A name or number of the image's /etc/passwd; None: the container's own user.
+        "user": _or_none(_is_text),
+        # None: until it ends, or the container does.
+        "deadline_s": _or_none(_is_seconds),
         # Output beyond this is also written to a file in the container, up to `spill_limit_bytes`.
         "spill_after_bytes": _is_count,
         "spill_limit_bytes": _is_count,
@@ -229,6 +315,41 @@ SCHEMA: dict[int, dict[str, Any]] = {
         "old_bytes": _is_count,
         "limit_bytes": _is_count,
     },
+    Kind.INPUT: {"end": _is_flag},
+    Kind.SIGNAL: {"signal": _is_signal},
+    Kind.PART: {
+        "path": _is_text,
+        "judged": _or_none(_is_resolved),
+        "start": _is_count,
+        "limit_bytes": _is_count,
+    },
+    Kind.LINES: {
+        "path": _is_text,
+        "judged": _or_none(_is_resolved),
+        "first": _is_count,
+        "count": _is_count,
+        # The page ends before the line that would take it over this.
+        "limit_bytes": _is_count,
+    },
+    Kind.APPEND: {"path": _is_text, "judged": _or_none(_is_resolved)},
+    Kind.EDIT: {
+        "path": _is_text,
+        "judged": _or_none(_is_resolved),
+        "edits": _is_edits,
+        "limit_bytes": _is_count,
+    },
+    Kind.LIST: {
+        "path": _is_text,
+        "judged": _or_none(_is_resolved),
+        # As for SEARCH.
+        "hidden": _is_texts,
+        # Over paths below the root, `**` for any directories; empty for all.
+        "glob": _is_text,
+        # Levels below the root; 0 is the root itself.
+        "depth": _is_count,
+        "max_entries": _is_count,
+    },
+    Kind.LISTEN: {"port": _is_port},
     Kind.RESOLVE: {"path": _is_text},
     # RE2 over whole paths below `root`, as `watch.fold` makes them.
     Kind.WATCH: {"root": _is_resolved, "patterns": _is_texts},
@@ -253,6 +374,8 @@ SCHEMA: dict[int, dict[str, Any]] = {
         "background": _is_count,
         "oom_killed": _is_flag,
         "output_bytes": _is_count,
+        # Of standard error, where it was kept apart.
+        "errors_bytes": _is_count,
         "spill_path": _or_none(_is_text),
         "spill_bytes": _is_count,
         # Protected files that were created, changed or removed since the last such answer: the
@@ -262,7 +385,34 @@ SCHEMA: dict[int, dict[str, Any]] = {
         "touched_count": _is_count,
         "touched_complete": _or_none(_is_flag),
     },
+    Kind.ERRORS: {},
+    Kind.TAKEN: {"bytes": _is_count},
     Kind.CONTENT: {},
+    # `size`: of the whole file.
+    Kind.PIECE: {"size": _is_count},
+    # `lines`: of the whole file; `count`: those that are here; `first`: the number of the first.
+    Kind.PAGE: {
+        "size": _is_count,
+        "lines": _is_count,
+        "first": _is_count,
+        "count": _is_count,
+        "binary": _is_flag,
+    },
+    # How often each old text occurred, up to the first that did so as it must not.
+    Kind.EDITED: {"counts": _is_counts, "written": _is_flag},
+    # The payload has a JSON array a line: path below the root, kind, size, time of change.
+    Kind.LISTED: {
+        "entries": _is_count,
+        "truncated": _is_flag,
+        "skipped_unreadable": _is_count,
+        "skipped_hidden": _is_count,
+    },
+    Kind.LISTENING: {},
+    Kind.OPENED: {},
+    Kind.DATA: {},
+    Kind.TOOK: {"bytes": _is_count},
+    Kind.SHUT: {},
+    Kind.DROP: {},
     Kind.WROTE: {"bytes": _is_count},
     Kind.REPLACED: {"occurrences": _is_count},
     Kind.FOUND: {
@@ -283,6 +433,8 @@ SCHEMA: dict[int, dict[str, Any]] = {
     },
 }
 
+TUNNELLED = frozenset({Kind.OPENED, Kind.DATA, Kind.TOOK, Kind.SHUT, Kind.DROP})
+"""Kinds whose `call` is a tunnel; those of all others are requests."""
 FROM_HOST = frozenset(
     {
         Kind.HELLO,
@@ -296,21 +448,18 @@ FROM_HOST = frozenset(
         Kind.SEARCH,
         Kind.RESOLVE,
         Kind.WATCH,
-    }
-)
-FROM_HELPER = frozenset(
-    {
-        Kind.HELLO,
-        Kind.PONG,
-        Kind.OUTPUT,
-        Kind.RAN,
-        Kind.CONTENT,
-        Kind.WROTE,
-        Kind.REPLACED,
-        Kind.FOUND,
-        Kind.RESOLVED,
-        Kind.WATCHED,
-        Kind.FAILED,
+        Kind.INPUT,
+        Kind.SIGNAL,
+        Kind.PART,
+        Kind.LINES,
+        Kind.APPEND,
+        Kind.EDIT,
+        Kind.LIST,
+        Kind.LISTEN,
+        Kind.DATA,
+        Kind.TOOK,
+        Kind.SHUT,
+        Kind.DROP,
     }
 )
 FINAL = frozenset(
@@ -322,21 +471,48 @@ FINAL = frozenset(
         Kind.FOUND,
         Kind.RESOLVED,
         Kind.WATCHED,
+        Kind.PIECE,
+        Kind.PAGE,
+        Kind.EDITED,
+        Kind.LISTED,
+        Kind.LISTENING,
         Kind.FAILED,
     }
 )
 """Kinds that end the request they answer."""
+FROM_HELPER = FINAL | TUNNELLED | {Kind.HELLO, Kind.PONG, Kind.OUTPUT, Kind.ERRORS, Kind.TAKEN}
 
 _LONG_FIELDS = frozenset(
-    {Kind.RUN, Kind.READ, Kind.WRITE, Kind.REPLACE, Kind.SEARCH, Kind.RESOLVE, Kind.WATCH}
+    {
+        Kind.RUN,
+        Kind.READ,
+        Kind.WRITE,
+        Kind.REPLACE,
+        Kind.SEARCH,
+        Kind.RESOLVE,
+        Kind.WATCH,
+        Kind.PART,
+        Kind.LINES,
+        Kind.APPEND,
+        Kind.EDIT,
+        Kind.LIST,
+    }
 )
 _PAYLOADS = {
     Kind.RUN: MAX_PAYLOAD_BYTES,
     Kind.WRITE: MAX_PAYLOAD_BYTES,
+    Kind.APPEND: MAX_PAYLOAD_BYTES,
     Kind.REPLACE: MAX_PAYLOAD_BYTES,
+    Kind.EDIT: MAX_PAYLOAD_BYTES,
+    Kind.INPUT: INPUT_CHUNK_BYTES,
     Kind.OUTPUT: OUTPUT_CHUNK_BYTES,
+    Kind.ERRORS: OUTPUT_CHUNK_BYTES,
     Kind.CONTENT: MAX_PAYLOAD_BYTES,
+    Kind.PIECE: MAX_PAYLOAD_BYTES,
+    Kind.PAGE: MAX_PAYLOAD_BYTES,
     Kind.FOUND: MAX_PAYLOAD_BYTES,
+    Kind.LISTED: MAX_PAYLOAD_BYTES,
+    Kind.DATA: TUNNEL_CHUNK_BYTES,
 }
 """The longest payload, by kind; the others have none."""
 _NO_FIELDS: dict[str, Any] = {}
@@ -379,8 +555,8 @@ def encode_head(
     except UnicodeEncodeError as error:
         raise ProtocolError("a text holds half of a surrogate pair") from error
     _check_lengths(kind, len(body), payload_length)
-    if not 0 <= call < 2**32:
-        raise ProtocolError(f"there is no call {call}")
+    if not 0 <= call < 2**32 or (kind in TUNNELLED) != (call >= TUNNEL_BASE):
+        raise ProtocolError(f"there is no call {call} for a frame of kind {kind}")
     length = _HEAD.size + len(body) + payload_length
     return _PREFIX.pack(length) + _HEAD.pack(kind, call, len(body)) + body
 
@@ -446,6 +622,8 @@ class Decoder:
         payload_length = length - _HEAD.size - fields_length
         if kind not in self._kinds:
             raise ProtocolError(f"unexpected kind of frame: {kind}")
+        if (kind in TUNNELLED) != (call >= TUNNEL_BASE):
+            raise ProtocolError(f"there is no call {call} for a frame of kind {kind}")
         if payload_length < 0:
             raise ProtocolError("the fields are longer than their frame")
         _check_lengths(kind, fields_length, payload_length)

@@ -5,6 +5,7 @@ Docker. It isolates nothing.
 """
 
 import asyncio
+import json
 import os
 import signal
 import time
@@ -12,9 +13,21 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, TypeVar, cast
 
-from runner.answers import Collector, RequestFailed, RunResult, SearchResult
-from runner.helper import files, search
-from runner.sandbox import DEFAULT_OUTPUT_LIMIT_BYTES, WORKSPACE, OnOutput, Sandbox
+from runner.answers import (
+    Collector,
+    Edit,
+    Edited,
+    Entry,
+    Listing,
+    Page,
+    Part,
+    RequestFailed,
+    RunResult,
+    SearchResult,
+)
+from runner.conversation import OnOutput
+from runner.helper import files, listing, paging, search
+from runner.sandbox import DEFAULT_OUTPUT_LIMIT_BYTES, WORKSPACE, Sandbox
 
 T = TypeVar("T")
 
@@ -49,6 +62,73 @@ class LocalSandbox:
                 self._there(path), old, new, limit_bytes, judged=self._judged(judged)
             )
         )
+
+    async def read_part(
+        self, path: str, *, start: int, limit_bytes: int, judged: str | None = None
+    ) -> Part:
+        size, content = _asked(
+            lambda: paging.part(self._there(path), start, limit_bytes, judged=self._judged(judged))
+        )
+        return Part(content, size)
+
+    async def read_lines(
+        self, path: str, *, first: int, count: int, limit_bytes: int, judged: str | None = None
+    ) -> Page:
+        fields, content = _asked(
+            lambda: paging.page(
+                self._there(path),
+                first,
+                count,
+                limit_bytes,
+                lambda: False,
+                judged=self._judged(judged),
+            )
+        )
+        return Page(content=content, **fields)
+
+    async def append(self, path: str, content: bytes, *, judged: str | None = None) -> int:
+        return _asked(lambda: files.append(self._there(path), content, judged=self._judged(judged)))
+
+    async def edit(
+        self,
+        path: str,
+        edits: Sequence[Edit],
+        *,
+        limit_bytes: int,
+        judged: str | None = None,
+    ) -> Edited:
+        texts = [(edit.old, edit.new, edit.all) for edit in edits]
+        counts, is_written = _asked(
+            lambda: files.edit(
+                self._there(path), texts, limit_bytes, lambda: False, judged=self._judged(judged)
+            )
+        )
+        return Edited(tuple(counts), is_written)
+
+    async def list(
+        self,
+        path: str,
+        *,
+        glob: str = "",
+        depth: int,
+        max_entries: int,
+        judged: str | None = None,
+        hidden: Sequence[str] = (),
+    ) -> Listing:
+        hides = search.hider(hidden) or (lambda path: False)
+        fields, rows = _asked(
+            lambda: listing.entries(
+                self._there(path),
+                glob,
+                depth,
+                max_entries,
+                lambda: False,
+                judged=self._judged(judged),
+                hides=lambda path: hides(self._back(path)),
+            )
+        )
+        del fields["entries"]
+        return Listing(tuple(Entry(*json.loads(row)) for row in rows.splitlines()), **fields)
 
     async def search(
         self,

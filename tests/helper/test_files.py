@@ -11,10 +11,11 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from runner.helper import files, wire
+from runner.helper import files, paging, wire
 from runner.helper.files import Failure
 
 MiB = 1024**2
@@ -612,6 +613,138 @@ class TestReplace:
             files.replace(f"{tmp_path}/large", b"a", b"b", 99)
 
 
+def edit(
+    path: Path, *edits: tuple[bytes, bytes, bool], limit_bytes: int = MiB
+) -> tuple[list[int], bool]:
+    return files.edit(str(path), edits, limit_bytes, lambda: False)
+
+
+class TestEdit:
+    def test_makes_each_replacement_in_what_those_before_it_left(self, tmp_path: Path) -> None:
+        (tmp_path / "f").write_bytes(b"one two\r\n\xff two")
+        edits = [(b"one", b"two", False), (b"two", b"three", True), (b"three\n", b"3", False)]
+        assert edit(tmp_path / "f", *edits) == ([1, 3, 0], False)
+        assert edit(tmp_path / "f", *edits[:2]) == ([1, 3], True)
+        assert (tmp_path / "f").read_bytes() == b"three three\r\n\xff three"
+
+    @pytest.mark.parametrize(
+        ("edits", "counts"),
+        [
+            ([(b"a", b"b", False)], [3]),
+            ([(b"x", b"b", False)], [0]),
+            ([(b"x", b"b", True)], [0]),
+            ([(b"a", b"b", True), (b"a", b"c", True), (b"b", b"c", True)], [3, 0]),
+        ],
+    )
+    def test_writes_nothing_if_one_of_them_is_wrong(
+        self, tmp_path: Path, edits: list[tuple[bytes, bytes, bool]], counts: list[int]
+    ) -> None:
+        (tmp_path / "f").write_text("aaa")
+        before = tree(tmp_path)
+        assert edit(tmp_path / "f", *edits) == (counts, False)
+        assert tree(tmp_path) == before
+
+    def test_counts_occurrences_that_do_not_overlap(self, tmp_path: Path) -> None:
+        (tmp_path / "f").write_text("aaaaa")
+        assert edit(tmp_path / "f", (b"aa", b"b", True)) == ([2], True)
+        assert (tmp_path / "f").read_text() == "bba"
+
+    def test_keeps_the_mode(self, tmp_path: Path) -> None:
+        (tmp_path / "f").write_text("a")
+        (tmp_path / "f").chmod(0o751)
+        edit(tmp_path / "f", (b"a", b"b", False))
+        assert mode(tmp_path / "f") == 0o751
+        assert names(tmp_path) == ["f"]
+
+    def test_makes_no_file_larger_than_it_would_edit(self, tmp_path: Path) -> None:
+        (tmp_path / "f").write_text("aaaa")
+        with failure("file_too_large", "4 bytes, the limit is 3"):
+            edit(tmp_path / "f", (b"aaaa", b"b", False), limit_bytes=3)
+        with failure("file_too_large", "file too large: 12 bytes, the limit is 11"):
+            edit(tmp_path / "f", (b"a", b"bbb", True), limit_bytes=11)
+        assert edit(tmp_path / "f", (b"a", b"bbb", True), limit_bytes=12) == ([4], True)
+
+    def test_refuses_to_replace_nothing(self, tmp_path: Path) -> None:
+        (tmp_path / "f").write_text("a")
+        with failure("io", "empty"):
+            edit(tmp_path / "f", (b"", b"b", True))
+
+    def test_ends_between_two_replacements_when_nobody_wants_it_any_more(
+        self, tmp_path: Path
+    ) -> None:
+        (tmp_path / "f").write_text("ab")
+        answers = iter([False, True])
+        with failure("cancelled"):
+            files.edit(
+                f"{tmp_path}/f",
+                [(b"a", b"b", False), (b"b", b"c", True)],
+                MiB,
+                lambda: next(answers),
+            )
+        assert (tmp_path / "f").read_text() == "ab"
+
+    def test_does_not_edit_what_it_would_not_read(self, tmp_path: Path) -> None:
+        os.mkfifo(tmp_path / "fifo")
+        with failure("not_found"):
+            edit(tmp_path / "none", (b"a", b"b", False))
+        with failure("not_regular"):
+            edit(tmp_path / "fifo", (b"a", b"b", False))
+        with failure("is_directory"):
+            edit(tmp_path, (b"a", b"b", False))
+        with failure("permission_denied"):
+            edit(Path("/proc/self/status"), (b"a", b"b", False))
+
+
+class TestAppend:
+    def test_writes_behind_what_is_there(self, tmp_path: Path) -> None:
+        (tmp_path / "f").write_bytes(b"a\n")
+        (tmp_path / "f").chmod(0o600)
+        assert files.append(f"{tmp_path}/f", b"\xff\0") == 2
+        assert files.append(f"{tmp_path}/f", b"") == 0
+        assert (tmp_path / "f").read_bytes() == b"a\n\xff\0"
+        assert mode(tmp_path / "f") == 0o600
+
+    def test_makes_the_file_and_its_directories(self, tmp_path: Path) -> None:
+        before = os.umask(0o077)
+        try:
+            assert files.append(f"{tmp_path}/d/e/f", b"ab") == 2
+        finally:
+            os.umask(before)
+        assert (tmp_path / "d/e/f").read_bytes() == b"ab"
+        assert (mode(tmp_path / "d"), mode(tmp_path / "d/e/f")) == (0o755, 0o644)
+
+    def test_writes_through_a_link(self, tmp_path: Path) -> None:
+        (tmp_path / "link").symlink_to("f")
+        files.append(f"{tmp_path}/link", b"a")
+        files.append(f"{tmp_path}/link", b"b")
+        assert (tmp_path / "f").read_bytes() == b"ab"
+
+    def test_leaves_a_file_as_it_was_when_the_disk_is_full(self) -> None:
+        with small_disk() as disk:
+            (disk / "f").write_bytes(b"old")
+            with failure("no_space"):
+                files.append(f"{disk}/f", bytes(MiB))
+            with failure("no_space"):
+                files.append(f"{disk}/g", bytes(MiB))
+            assert (disk / "f").read_bytes() == b"old"
+            assert names(disk) == ["f"]
+
+    def test_does_not_write_to_what_is_no_file(self, tmp_path: Path) -> None:
+        os.mkfifo(tmp_path / "fifo")
+        (tmp_path / "f").touch()
+        for path, code in {
+            "fifo": "not_regular",
+            ".": "is_directory",
+            "d/": "is_directory",
+            "f/x": "not_directory",
+        }.items():
+            with failure(code):
+                files.append(f"{tmp_path}/{path}", b"x")
+        with failure("permission_denied"):
+            files.append("/proc/self/oom_score_adj", b"1")
+        assert names(tmp_path) == ["f", "fifo"]
+
+
 class TestResolve:
     @pytest.fixture
     def root(self, tmp_path: Path) -> Path:
@@ -771,7 +904,26 @@ def replace_there(judged: str) -> int:
     return files.replace("/not/asked/for", b"old", b"new", MiB, judged=judged)
 
 
-THERE = (read_there, write_there, replace_there)
+def edit_there(judged: str) -> tuple[list[int], bool]:
+    edits = [(b"old", b"new", False)]
+    return files.edit("/not/asked/for", edits, MiB, lambda: False, judged=judged)
+
+
+def append_there(judged: str) -> int:
+    return files.append("/not/asked/for", b"", judged=judged)
+
+
+def part_there(judged: str) -> tuple[int, bytes]:
+    return paging.part("/not/asked/for", 0, MiB, judged=judged)
+
+
+def page_there(judged: str) -> tuple[dict[str, Any], bytes]:
+    return paging.page("/not/asked/for", 1, 10, MiB, lambda: False, judged=judged)
+
+
+READ_THERE = (read_there, part_there, page_there)
+MAKE_THERE = (write_there, append_there)
+THERE = (*READ_THERE, *MAKE_THERE, replace_there, edit_there)
 
 
 class TestJudged:
@@ -806,7 +958,7 @@ class TestJudged:
     def test_follows_no_link_of_proc(
         self, path: str, request_there: Callable[[str], object]
     ) -> None:
-        with failure("moved" if request_there is read_there else "permission_denied"):
+        with failure("moved" if request_there in READ_THERE else "permission_denied"):
             request_there(path)
 
     @pytest.mark.parametrize("request_there", THERE)
@@ -830,14 +982,14 @@ class TestJudged:
             request_there("/dev/null")
         with failure("name_too_long"):
             request_there(f"{tmp_path}/{'x' * 256}")
-        if request_there is not write_there:
+        if request_there not in MAKE_THERE:
             with failure("not_found"):
                 request_there(f"{tmp_path}/none")
             with failure("not_found"):
                 request_there(f"{tmp_path}/none/f")
         assert names(tmp_path) == ["d", "f", "fifo"]
 
-    @pytest.mark.parametrize("request_there", [write_there, replace_there])
+    @pytest.mark.parametrize("request_there", [write_there, replace_there, edit_there])
     @pytest.mark.parametrize("moment", ["open", "rename"])
     def test_a_swap_after_the_directory_was_opened_redirects_nothing(
         self,

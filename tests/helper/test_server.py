@@ -9,9 +9,11 @@ Its commands run with the rights of whoever runs the tests, on the host's own fi
 
 import asyncio
 import contextlib
+import hashlib
 import itertools
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -67,7 +69,7 @@ if "--subreaper=off" in sys.argv:
     assert libc.prctl(38, 1, 0, 0, 0) == 0
     assert libc.prctl(22, 2, filter, 0, 0) == 0
 
-from runner.helper import files, jobs, server
+from runner.helper import files, jobs, scratch, server, tunnels
 from runner.helper.__main__ import main
 
 for name, value in json.loads(sys.argv[1]).items():
@@ -239,6 +241,9 @@ def running(call: int, command: str | list[str], payload: bytes = b"", **changes
         "cwd": "/",
         "env": {},
         "stdin": False,
+        "input": False,
+        "errors": False,
+        "user": None,
         "deadline_s": 60.0,
         "spill_after_bytes": MIB,
         "spill_limit_bytes": MIB,
@@ -327,7 +332,10 @@ class Start:
     """Starts helpers, and sees to it that they end as they should."""
 
     def __init__(self, supervisor: Path, place: Path, cgroup: Path):
-        self._constants = {"jobs.SUPERVISOR": str(supervisor), "jobs.SCRATCH": f"{place}/scratch"}
+        self._constants = {
+            "jobs.SUPERVISOR": str(supervisor),
+            "scratch.SCRATCH": f"{place}/scratch",
+        }
         self._cgroup = cgroup
         self._sockets = (f"{place}/stream{number}" for number in itertools.count())
         self.ending = contextlib.ExitStack()
@@ -545,7 +553,7 @@ async def test_without_a_place_for_files_a_long_command_fails_and_a_long_output_
     start: Start, place: Path
 ) -> None:
     (place / "file").touch()
-    async with start(jobs__SCRATCH=f"{place}/file/scratch").sandbox() as sandbox:
+    async with start(scratch__SCRATCH=f"{place}/file/scratch").sandbox() as sandbox:
         run = runs_on(sandbox)
         with pytest.raises(RequestFailed) as caught:
             await run("# " + "x" * jobs.LONG_COMMAND_BYTES)
@@ -573,6 +581,221 @@ async def test_on_a_full_disk_a_long_command_fails_and_an_output_is_kept_in_part
     assert result.spill_bytes == 64 * KIB
     kept = await sandbox.read(str(result.spill_path), limit_bytes=MIB)
     assert kept == "".join(f"{n}\n" for n in range(1, 20_000)).encode()[: 64 * KIB]
+
+
+# Errors apart, input in pieces, signals.
+
+
+class Heard:
+    """Takes the output of a program, and waits for parts of it."""
+
+    def __init__(self) -> None:
+        self.output = b""
+        self._more = asyncio.Event()
+
+    async def __call__(self, data: bytes) -> None:
+        self.output += data
+        self._more.set()
+
+    async def until(self, expected: bytes) -> None:
+        """Wait until that is all there is."""
+        async with asyncio.timeout(SOON_S):
+            while self.output != expected:
+                assert expected.startswith(self.output)
+                self._more.clear()
+                await self._more.wait()
+
+
+@pytest.fixture
+def heard() -> Heard:
+    return Heard()
+
+
+async def test_standard_error_comes_apart_where_that_is_asked(run: Run, heard: Heard) -> None:
+    result = await run("echo a; echo b >&2; exit 3", errors_apart=True, on_output=heard)
+
+    assert (result.output, result.errors, result.exit_code) == (b"a\n", b"b\n", 3)
+    assert (result.total_bytes, result.errors_total_bytes) == (2, 2)
+    assert sorted(heard.output.split()) == [b"a", b"b"]
+
+
+async def test_each_output_has_its_limit_and_only_the_first_is_kept(run: Run) -> None:
+    line = "head -c 3000 /dev/zero; head -c 2000 /dev/zero >&2"
+
+    result = await run(line, errors_apart=True, output_limit_bytes=100)
+
+    assert (len(result.output), result.total_bytes, result.spill_bytes) == (100, 3000, 3000)
+    assert (len(result.errors or b""), result.errors_total_bytes) == (100, 2000)
+    assert result.errors_head_bytes == 50
+
+
+def test_both_outputs_have_one_window(either: Helper) -> None:
+    with either.peer() as peer:
+        peer.greet()
+        flood = "head -c 3000000 /dev/zero & head -c 3000000 /dev/zero >&2; wait"
+        peer.say(running(1, flood, errors=True))
+        room = wire.OUTPUT_WINDOW_BYTES
+        kinds = set()
+        while room:
+            message = peer.hear()
+            kinds.add(message.kind)
+            room -= len(message.payload)
+        assert kinds <= {Kind.OUTPUT, Kind.ERRORS}
+        assert room == 0
+
+        peer.say(wire.encode(Kind.PING, 2))
+        assert peer.hear().kind == Kind.PONG, "more was sent than there was credit for"
+        peer.say(wire.encode(Kind.CREDIT, 1, {"bytes": 2**40}))
+        end = peer.hear_end(1).fields
+        assert (end["output_bytes"], end["errors_bytes"]) == (3_000_000, 3_000_000)
+
+
+async def test_a_program_reads_what_is_written_to_it_and_then_the_end(
+    sandbox: Sandbox, heard: Heard
+) -> None:
+    program = await sandbox.start(
+        "while read -r line; do echo got $line; done; echo end",
+        deadline_s=SOON_S,
+        cwd="/",
+        on_output=heard,
+    )
+    await program.write(b"one\n")
+    await heard.until(b"got one\n")
+    await program.write(b"two\nthr")
+    await program.write(b"ee\n")
+    await program.end_input()
+
+    result = await program.wait()
+    assert (result.exit_code, result.ended, result.output) == (0, "exited", b"")
+    assert heard.output == b"got one\ngot two\ngot three\nend\n"
+
+
+async def test_input_beyond_the_window_waits_for_its_reader(
+    sandbox: Sandbox, heard: Heard, place: Path
+) -> None:
+    content = os.urandom(2 * MIB)
+    go = place / "go"
+    line = f"until [ -e {go} ]; do sleep 0.01; done; sha256sum"
+    program = await sandbox.start(line, deadline_s=SOON_S, cwd="/", on_output=heard)
+    writing = asyncio.create_task(program.write(content))
+    done, _ = await asyncio.wait([writing], timeout=0.1)
+    assert not done
+
+    go.touch()
+    await writing
+    await program.end_input()
+    assert (await program.wait()).exit_code == 0
+    assert heard.output.split()[0] == hashlib.sha256(content).hexdigest().encode()
+
+
+async def test_a_program_need_not_read_its_input(sandbox: Sandbox, heard: Heard) -> None:
+    line = "exec <&-; echo closed; sleep 0.2; echo end"
+    program = await sandbox.start(line, deadline_s=SOON_S, cwd="/", on_output=heard)
+    await heard.until(b"closed\n")
+
+    await program.write(bytes(2 * MIB))
+
+    assert (await program.wait()).exit_code == 0
+    await program.write(b"too late")
+    await program.end_input()
+
+
+def test_more_input_than_there_is_room_for_is_an_offence(helper: Helper) -> None:
+    with helper.peer() as peer:
+        peer.greet()
+        # The pipe takes some of it; what is behind that in the same piece is too much.
+        piece = wire.encode(Kind.INPUT, 1, {"end": False}, bytes(wire.INPUT_CHUNK_BYTES))
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            peer.say(running(1, VICTIM, input=True), piece * 10)
+        assert peer.hears_hanging_up()
+    wait_until(lambda: helper.processes() == [])
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1])
+async def test_a_signal_reaches_the_program_and_what_it_waits_for(
+    helper: Helper, sandbox: Sandbox, heard: Heard, number: signal.Signals
+) -> None:
+    program = await sandbox.start(
+        f"echo on; {VICTIM}; echo not reached", deadline_s=SOON_S, cwd="/", on_output=heard
+    )
+    await soon(lambda: VICTIM in helper.commands())
+
+    await program.signal(number)
+
+    result = await program.wait()
+    assert (result.signal, result.exit_code, result.ended) == (number, None, "exited")
+    assert (heard.output, helper.commands()) == (b"on\n", [])
+
+
+async def test_a_signal_reaches_nothing_else(
+    helper: Helper, sandbox: Sandbox, run: Run, heard: Heard
+) -> None:
+    assert (await run(f"{BYSTANDER} &")).background == 1
+    other = asyncio.create_task(run(f"setsid {BYSTANDER}"))
+    line = f"(setsid {BYSTANDER} &); trap 'echo caught; exit 5' TERM; {VICTIM} & wait"
+    program = await sandbox.start(line, deadline_s=SOON_S, cwd="/", on_output=heard)
+    await soon(lambda: helper.commands().count(BYSTANDER) >= 3 and VICTIM in helper.commands())
+
+    await program.signal(signal.SIGTERM)
+
+    result = await program.wait()
+    assert (result.exit_code, heard.output) == (5, b"caught\n")
+    assert helper.commands().count(BYSTANDER) >= 3
+    await program.signal(signal.SIGKILL)  # it has ended: there is nobody to send it to
+    await sandbox.ping()
+    assert helper.commands().count(BYSTANDER) >= 3
+    other.cancel()
+
+
+async def test_a_killed_program_leaves_nothing_and_says_so(
+    helper: Helper, sandbox: Sandbox, heard: Heard
+) -> None:
+    line = f"(setsid {VICTIM} &); trap '' TERM INT; echo on; {VICTIM}"
+    program = await sandbox.start(line, deadline_s=None, cwd="/", on_output=heard)
+    await soon(lambda: helper.commands().count(VICTIM) == 2)
+
+    result = await program.kill()
+
+    assert (result.ended, heard.output, program.ended) == ("cancelled", b"on\n", True)
+    assert helper.processes() == []
+
+
+async def test_a_program_has_its_deadline(sandbox: Sandbox, heard: Heard) -> None:
+    program = await sandbox.start("sleep 300", deadline_s=0.2, cwd="/", on_output=heard)
+
+    assert (await program.wait()).ended == "timed_out"
+
+
+async def test_a_program_that_can_not_be_started_says_so_when_it_is_waited_for(
+    sandbox: Sandbox, heard: Heard
+) -> None:
+    program = await sandbox.start("true", deadline_s=1, cwd="/none", on_output=heard)
+
+    with pytest.raises(RequestFailed) as caught:
+        await program.wait()
+    assert caught.value.code == "not_found"
+
+
+async def test_a_program_is_lost_with_its_helper(helper: Helper, heard: Heard) -> None:
+    async with helper.sandbox() as sandbox:
+        program = await sandbox.start("sleep 300", deadline_s=None, cwd="/", on_output=heard)
+    with pytest.raises(SandboxLost):
+        await program.wait()
+    with pytest.raises(SandboxLost):
+        await program.write(b"x")
+
+
+async def test_another_user_takes_a_session_that_can_switch(run: Run) -> None:
+    with pytest.raises(RequestFailed) as other:
+        await run("id -u", user="daemon")
+    with pytest.raises(RequestFailed) as unknown:
+        await run("id -u", user="nobody-at-all")
+
+    assert (await run("id -u", user="0")).output == b"0\n"
+    assert (await run("id -u", user="root")).output == b"0\n"
+    assert other.value.code == "permission_denied"
+    assert "opened with `users`" in other.value.detail
+    assert (unknown.value.code, "nobody-at-all" in unknown.value.detail) == ("no_user", True)
 
 
 # Outputs that are kept.
@@ -610,7 +833,7 @@ async def test_the_oldest_outputs_make_room_for_a_new_one(
     start: Start, scratch: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sandbox_module, "SPILL_LIMIT_BYTES", 1000)
-    async with start(jobs__SCRATCH_BYTES=3000).sandbox() as sandbox:
+    async with start(scratch__SCRATCH_BYTES=3000).sandbox() as sandbox:
         run = runs_on(sandbox)
         for _ in range(3):
             await run("head -c 1000 /dev/zero", output_limit_bytes=10)
@@ -1349,7 +1572,7 @@ async def test_a_helper_says_what_it_has_found(
 
 
 @pytest.mark.parametrize(
-    "arguments", [[], ["--socket"], ["--stdio", "x"], ["--other"], ["--seccomp=off"]]
+    "arguments", [[], ["--socket"], ["--stdio", "x"], ["--other"], ["--seccomp=off"], ["--users=x"]]
 )
 def test_other_arguments_are_a_usage_error(
     namespace: None, cgroup: Path, arguments: list[str]
@@ -1357,7 +1580,7 @@ def test_other_arguments_are_a_usage_error(
     helper = launch(cgroup, "-m", "runner.helper", *arguments, stderr=subprocess.PIPE)
     _, said = helper.communicate(timeout=SOON_S)
 
-    assert (helper.returncode, said) == (1, b"usage: --socket PATH | --stdio\n")
+    assert (helper.returncode, said) == (1, b"usage: [--users=UID:GID] --socket PATH | --stdio\n")
 
 
 async def test_a_helper_without_its_supervisor_says_so(start: Start, place: Path) -> None:
@@ -1507,7 +1730,7 @@ async def test_outputs_that_come_at_once_keep_within_the_room(
     start: Start, scratch: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sandbox_module, "SPILL_LIMIT_BYTES", 1000)
-    async with start(jobs__SCRATCH_BYTES=3000).sandbox() as sandbox:
+    async with start(scratch__SCRATCH_BYTES=3000).sandbox() as sandbox:
         run = runs_on(sandbox)
         line = "head -c 900 /dev/zero; sleep 0.3"
         results = await asyncio.gather(*(run(line, output_limit_bytes=10) for _ in range(8)))

@@ -536,7 +536,16 @@ def test_names_of_any_length_fit_into_a_frame_and_into_a_record(root: Path) -> N
     fields = {"touched": report.touched, "touched_count": 10, "touched_complete": True}
     ran = {"exit_code": 0, "signal": None, "ended": "exited", "background": 0, "oom_killed": False}
     wire.encode(
-        wire.Kind.RAN, 1, {**ran, "output_bytes": 0, "spill_path": None, "spill_bytes": 0, **fields}
+        wire.Kind.RAN,
+        1,
+        {
+            **ran,
+            "output_bytes": 0,
+            "errors_bytes": 0,
+            "spill_path": None,
+            "spill_bytes": 0,
+            **fields,
+        },
     )
 
 
