@@ -23,11 +23,12 @@ from json.encoder import encode_basestring_ascii
 from typing import Any, NamedTuple, Protocol, Self
 
 from runner.errors import AuditBroken, ConfigurationError
-from runner.model import ApprovalState, Status
+from runner.model import ApprovalState, Status, Verdict
 
 __all__ = [
     "APPROVAL_EVENT",
     "LAST_EVENT",
+    "NETWORK_EVENT",
     "START",
     "AuditEvent",
     "AuditRow",
@@ -55,6 +56,10 @@ class AuditEvent(StrEnum):
     """A call ended, well or badly."""
     TOOL_PROTECTED = "tool.protected"
     """Protected files were found to be created, changed or removed when a call ended."""
+    FILE_UPLOADED = "file.uploaded"
+    """The host put a file into a session, or tried to."""
+    FILE_DOWNLOADED = "file.downloaded"
+    """The host took a file out of a session."""
     SESSION_OPENED = "session.opened"
     SESSION_CLOSED = "session.closed"
     SESSION_EXPIRED = "session.expired"
@@ -72,6 +77,27 @@ class AuditEvent(StrEnum):
     """Nobody answered in time."""
     APPROVAL_CANCELLED = "approval.cancelled"
     """The session ended before anybody answered."""
+    NETWORK_ALLOWED = "network.allowed"
+    """A connection that a session asked for was allowed, and is made."""
+    NETWORK_DENIED = "network.denied"
+    """A connection that a session asked for was refused; nothing was dialled."""
+    NETWORK_ENDED = "network.ended"
+    """A connection ended, or could not be made."""
+    CRON_ADDED = "cron.added"
+    """A job was added to the schedule."""
+    CRON_REMOVED = "cron.removed"
+    CRON_ENABLED = "cron.enabled"
+    CRON_DISABLED = "cron.disabled"
+    CRON_STARTED = "cron.started"
+    """A process took a run of a job, and begins it."""
+    CRON_ENDED = "cron.ended"
+    """A run ended, well or badly."""
+    CRON_SKIPPED = "cron.skipped"
+    """A time of the schedule passed without a run."""
+    CRON_LOST = "cron.lost"
+    """The process that ran a run ended before it did."""
+    CRON_DELIVERED = "cron.delivered"
+    """A run's result was delivered, or could not be."""
 
 
 LAST_EVENT: dict[Status, AuditEvent] = {
@@ -94,6 +120,12 @@ APPROVAL_EVENT: dict[ApprovalState, AuditEvent] = {
     ApprovalState.CANCELLED: AuditEvent.APPROVAL_CANCELLED,
 }
 """The row that tells of an approval's way into a state."""
+
+NETWORK_EVENT: dict[Verdict, AuditEvent] = {
+    Verdict.ALLOW: AuditEvent.NETWORK_ALLOWED,
+    Verdict.DENY: AuditEvent.NETWORK_DENIED,
+}
+"""The row that tells of a connection that was asked for. Nobody is asked about one."""
 
 
 class Head(NamedTuple):

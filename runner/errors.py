@@ -19,6 +19,7 @@
     │   ├── ApprovalNotFound
     │   └── ApprovalEnded       somebody else answered, or its time ran out
     ├── SandboxError            the call could not be carried out in the container
+    │   ├── TransferError       a file could not be uploaded or downloaded
     │   ├── SandboxLost         the container or its helper is gone
     │   │   ├── SandboxPaused
     │   │   ├── SandboxOutOfMemory
@@ -166,6 +167,23 @@ class SandboxError(RunnerError):
     code = "sandbox"
 
 
+class TransferError(SandboxError):
+    """A file could not be uploaded or downloaded: not there, no permission, too large, no room.
+
+    Attributes:
+        path: Which file, as an absolute path in the container.
+        failure: Why, as one of `runner.helper.wire.FAILURES`: `not_found`, `is_directory`,
+            `not_directory`, `permission_denied`, `file_too_large`, `no_space`, and so on.
+    """
+
+    code = "transfer"
+
+    def __init__(self, message: str, *, path: str, failure: str):
+        self.path = path
+        self.failure = failure
+        super().__init__(message)
+
+
 class SandboxLost(SandboxError):
     """The container or its helper is gone; the next call gets a new one."""
 
@@ -254,6 +272,7 @@ EXITS: dict[str, Exit] = {
     "approval_not_found": Exit(COULD_NOT_RUN, 404, -32602),
     "approval_ended": Exit(COULD_NOT_RUN, 410, -32602),
     "sandbox": Exit(COULD_NOT_RUN, 502, -32603),
+    "transfer": Exit(COULD_NOT_RUN, 422, -32602),
     "sandbox_lost": Exit(LOST, 502, -32603),
     "sandbox_paused": Exit(LOST, 502, -32603),
     "sandbox_out_of_memory": Exit(LOST, 502, -32603),

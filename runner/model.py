@@ -1,9 +1,11 @@
 """The nouns: frozen values that the layers hand to each other. No I/O, only rendering."""
 
+import base64
+import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
-from typing import Any
+from typing import Any, Literal
 
 
 class Verdict(StrEnum):
@@ -55,6 +57,19 @@ class Truncation:
 
 
 @dataclass(frozen=True, slots=True)
+class Block:
+    """Content that is no text, such as an image, for a model that can look at it."""
+
+    media_type: str
+    """As in MIME: `image/png`, `application/pdf`."""
+    data: bytes
+
+    def as_dict(self) -> dict[str, Any]:
+        """It as JSON values."""
+        return {"media_type": self.media_type, "data": base64.b64encode(self.data).decode()}
+
+
+@dataclass(frozen=True, slots=True)
 class Outcome:
     """What a tool made of a call: the part of a result that the tool itself decides."""
 
@@ -68,6 +83,8 @@ class Outcome:
     """Processes that the call left running."""
     details: Mapping[str, Any] = field(default_factory=dict)
     """Facts for programs, such as grep's count of skipped files. JSON values only."""
+    blocks: tuple[Block, ...] = ()
+    """Content beside the text. It goes into no record; tools say in `details` what it was."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +118,8 @@ class ToolResult:
     decision: Decision | None = None
     """None where the input was invalid, so that nothing was decided."""
     details: Mapping[str, Any] = field(default_factory=dict)
+    blocks: tuple[Block, ...] = ()
+    """Content that is no text."""
 
     @property
     def text(self) -> str:
@@ -118,7 +137,9 @@ class ToolResult:
 
     def as_dict(self) -> dict[str, Any]:
         """All of it as JSON values, `text` and `is_error` included."""
-        return {**asdict(self), "text": self.text, "is_error": self.is_error}
+        blocks = [block.as_dict() for block in self.blocks]
+        values = asdict(replace(self, blocks=()))
+        return {**values, "blocks": blocks, "text": self.text, "is_error": self.is_error}
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +178,8 @@ class SessionInfo:
     idle_timeout_s: float
     expires_at: float
     tenant: str = ""
+    title: str = ""
+    """What its opener calls it, for people; empty without one."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """What else a new container for it needs: limits, carrier, and so on."""
     marker: str = ""
@@ -257,3 +280,130 @@ class Approval:
     def is_pending(self) -> bool:
         """Whether it still waits for an answer."""
         return self.state is ApprovalState.PENDING
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """A connection that a session's container asked for. Times are seconds since the epoch."""
+
+    id: str
+    session_id: str
+    protocol: Literal["connect", "socks5", "http", "tool"]
+    """How it was asked for: a CONNECT, SOCKS 5, a plain HTTP request, or a tool's own."""
+    host: str
+    """The name or address that was asked for, in lower case; empty where none could be read."""
+    port: int
+    method: str
+    """Of an HTTP request that could be read; else empty."""
+    path: str
+    """Of such a request, without its query, which may hold secrets; else empty."""
+    address: str
+    """The IP address that was dialled; empty where none was."""
+    verdict: Verdict
+    rule: str | None
+    """The rule that decided, such as `network.allow[2]`."""
+    reason: str
+    """Why it was refused or failed, as the container is told; empty otherwise."""
+    credential: str
+    """The name of the credential that was added; empty without one."""
+    started_at: float
+    ended_at: float | None = None
+    """None while it is open."""
+    sent_bytes: int = 0
+    """From the container to the host that was dialled."""
+    received_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """Calls that are made at times of a schedule. Times are seconds since the epoch."""
+
+    id: str
+    name: str
+    schedule: str
+    """A cron expression of five fields."""
+    zone: str
+    """The time zone that it is in, by its IANA name."""
+    calls: tuple[Mapping[str, Any], ...]
+    """What a run calls, one after another: `tool` and `arguments` of each."""
+    policy: str
+    """What decides: a shipped policy's name, or a file, loaded anew for each run."""
+    created_at: float
+    seen_to: float
+    """Up to here the schedule's times have been dealt with."""
+    enabled: bool = True
+    image: str = ""
+    """Empty: that of the settings."""
+    workspace: str = ""
+    """Empty: a directory of each run's own."""
+    read_only: bool = False
+    network: Literal["", "none", "allowlist", "open"] = ""
+    """Empty: that of the settings."""
+    tools: Literal["rousseau", "extended"] = "rousseau"
+    """The set of tools that its calls may name."""
+    timeout_s: float | None = None
+    """Of each call; None: that of the settings."""
+    run_timeout_s: float = 3600.0
+    """Of a run, all of its calls together."""
+    deliver: str = "record"
+    """Where a run's result goes besides the record: `file:PATH` or `webhook:URL`."""
+    missed: Literal["skip", "run_once", "run_all"] = "run_once"
+    """What becomes of times at which nobody was there."""
+    overlap: Literal["skip", "wait"] = "skip"
+    """What becomes of a time at which the run before is not over."""
+    lost: Literal["report", "rerun"] = "report"
+    """What becomes of a run whose process ended: it is told of, or made once more."""
+
+    @property
+    def prompt(self) -> str:
+        """What it runs, in a line: the command, or the calls."""
+        words = []
+        for call in self.calls:
+            arguments = call["arguments"]
+            if call["tool"] == "bash" and set(arguments) == {"command"}:
+                words.append(str(arguments["command"]))
+            else:
+                words.append(f"{call['tool']} {json.dumps(arguments, ensure_ascii=False)}")
+        return "; ".join(" ".join(word.split()) for word in words)
+
+
+class RunState(StrEnum):
+    """Where a run of a job is in its life."""
+
+    DUE = "due"
+    """Its time has come; nobody runs it yet."""
+    RUNNING = "running"
+    OK = "ok"
+    FAILED = "failed"
+    LOST = "lost"
+    """The process that ran it ended before it did; nobody knows how far it came."""
+    SKIPPED = "skipped"
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A run of a job, as the store keeps it. Times are seconds since the epoch."""
+
+    id: str
+    job_id: str
+    job: str
+    """The job's name."""
+    scheduled_at: float
+    """The time of the schedule; a job has one run for each."""
+    state: RunState
+    manual: bool = False
+    """A person asked for it, not the schedule."""
+    missed: int = 0
+    """How many earlier times it stands for, at which nobody was there."""
+    attempts: int = 0
+    """How often it was begun."""
+    owner: str = ""
+    """The identity of the process that runs it, or did last."""
+    started_at: float | None = None
+    ended_at: float | None = None
+    session_id: str = ""
+    """Its session, whose records hold what was called and what came of it."""
+    reason: str = ""
+    """Why it failed, was skipped or is lost; empty otherwise."""
+    delivery: str = ""
+    """Of its result: `pending`, `done`, or `failed: ` and why; empty where only recorded."""

@@ -35,6 +35,8 @@ from runner.model import (
 )
 from runner.process import process_alive, process_identity
 from runner.store import UNKNOWN_OWNER_GRACE_S, Store, schema
+from runner.store.ledger import inserting
+from runner.store.rows import SESSION_FIELDS, session_row
 
 NOW = 1_700_000_000.0
 OWNER = "an owner"
@@ -151,10 +153,23 @@ def test_an_added_session_is_read_back_as_it_was(store: Store) -> None:
     assert store.session("s1") == info
 
 
+def test_the_audit_tells_of_a_session_s_title_and_of_what_it_may_do_more(store: Store) -> None:
+    plain = {"network": "none", "users": False}
+    store.add_session(session("s1", options=plain))
+    more = {"network": "open", "users": True}
+    store.add_session(session("s2", title="x" * 5000 + "\ud800", options=more))
+    first, second = (row.body for row in store.audit_rows())
+    assert first.keys() & {"title", "network", "users"} == set()
+    assert (second["network"], second["users"]) == ("open", True)
+    kept = store.session("s2")
+    assert kept is not None
+    assert second["title"] == kept.title == "x" * 1024 + "…"
+
+
 def test_every_field_of_a_session_has_a_column(store: Store, path: Path) -> None:
     with closing(sqlite3.connect(path)) as db:
         columns = [row[1] for row in db.execute("PRAGMA table_info(sessions)")]
-    assert columns == [field.name for field in fields(SessionInfo)]
+    assert sorted(columns) == sorted(field.name for field in fields(SessionInfo))
 
 
 def test_a_session_that_never_was_is_none(store: Store) -> None:
@@ -1000,7 +1015,7 @@ def test_triggers_keep_the_audit_append_only(path: Path, statement: str) -> None
 
 
 def test_rows_can_be_followed(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("runner.store.store._BATCH_ROWS", 3)
+    monkeypatch.setattr("runner.store.ledger._BATCH_ROWS", 3)
     fill(store)
     rows = list(store.audit_rows())
     assert [row.seq for row in rows] == list(range(1, 11))
@@ -1031,10 +1046,16 @@ def test_a_row_that_can_not_be_read_is_named(path: Path) -> None:
     assert caught.value.row == 4
 
 
-def test_rows_of_calls_are_not_written_by_hand(store: Store) -> None:
-    for event in ("TOOL_EXECUTE", "TOOL_DENIED", "TOOL_ERROR", "TOOL_RESULT"):
-        with pytest.raises(ValueError, match="come with the call"):
-            store.audit(AuditEvent[event])
+@pytest.mark.parametrize(
+    "event",
+    [
+        *("TOOL_EXECUTE", "TOOL_DENIED", "TOOL_ERROR", "TOOL_RESULT", "APPROVAL_ASKED"),
+        *("NETWORK_ALLOWED", "NETWORK_DENIED", "NETWORK_ENDED"),
+    ],
+)
+def test_rows_that_come_with_a_change_are_not_written_by_hand(store: Store, event: str) -> None:
+    with pytest.raises(ValueError, match="come with the change"):
+        store.audit(AuditEvent[event])
     assert store.head() == START
 
 
@@ -1414,10 +1435,17 @@ def test_a_file_of_the_first_version_is_brought_to_this_one(
     known = schema._MIGRATIONS
     monkeypatch.setattr(schema, "_MIGRATIONS", known[:1])
     with Store.open(path, clock=clock) as store:
-        store.add_session(session())
         with closing(sqlite3.connect(path)) as db:
             columns = [row[1] for row in db.execute("PRAGMA table_info(calls)")][1:]
             assert columns[-2:] == ["arguments", "output"]
+            of_sessions = [row[1] for row in db.execute("PRAGMA table_info(sessions)")]
+            assert "title" not in of_sessions
+        as_now = dict(zip(SESSION_FIELDS, session_row(session()), strict=True))
+        with store._db.writing:
+            store._db.execute(
+                inserting("sessions", of_sessions), [as_now[name] for name in of_sessions]
+            )
+            store._append(AuditEvent.SESSION_OPENED, "s1", "", {})
         # As the first version wrote and signed it.
         values = [
             "c1", "s1", "bash", "deny", "deny[2]", "no", "ab" * 32, "denied", None, NOW, 0.001,
@@ -1434,6 +1462,7 @@ def test_a_file_of_the_first_version_is_brought_to_this_one(
     monkeypatch.setattr(schema, "_MIGRATIONS", known)
     with Store.open(path, clock=clock) as store:
         assert store.verify() == 2
+        assert store.session("s1") == session()
         assert store.call("c1") == denied()
         assert store.approvals(include_ended=True) == []
         store.begin_call(record("c2", approval="a-1", shadow="{}"), owner=OWNER)

@@ -1,7 +1,7 @@
 """Records as rows, and what the audit says of them. Pure: no SQL, no file, no clock.
 
 Owns what is kept of a text that is too long, how a call's row is digested, and the bodies
-of the audit's rows about calls, approvals and a session's start.
+of the audit's rows about calls, approvals, connections and a session's start.
 
 Somebody waits for each call while its two rows of the audit are made. So every text is
 encoded and hashed once, and the end of a call is made of its beginning as it is remembered,
@@ -18,6 +18,7 @@ from runner.audit import canonical, digest, sha256
 from runner.model import (
     Approval,
     ApprovalState,
+    Connection,
     Record,
     SessionInfo,
     SessionState,
@@ -28,6 +29,7 @@ from runner.model import (
 
 __all__ = [
     "APPROVAL_FIELDS",
+    "CONNECTION_FIELDS",
     "NAME_LIMIT_BYTES",
     "SESSION_FIELDS",
     "Begun",
@@ -35,7 +37,11 @@ __all__ = [
     "approval_of",
     "approval_row",
     "body_of_approval",
+    "body_of_connection",
+    "body_of_connections_end",
     "body_of_session",
+    "connection_of",
+    "connection_row",
     "finished",
     "kept",
     "lost",
@@ -404,6 +410,56 @@ def body_of_approval(approval: Approval) -> dict[str, Any]:
     return body
 
 
+# Connections.
+
+
+CONNECTION_FIELDS = tuple(field.name for field in fields(Connection))
+_CONNECTION_NAMES = ("host", "method", "path", "address", "rule", "reason", "credential")
+"""Of these the start is kept: what asks for a connection is not trusted."""
+_CONNECTION_FACTS = (
+    ("protocol", "host", "port", "method", "path", "address", "verdict", "rule", "credential")
+)  # fmt: skip
+
+
+def connection_row(connection: Connection) -> tuple[Any, ...]:
+    """A row of `connections`, without its number: its columns are `CONNECTION_FIELDS`."""
+    values = {name: getattr(connection, name) for name in CONNECTION_FIELDS}
+    for name in _CONNECTION_NAMES:
+        if values[name] is not None:
+            values[name] = kept(values[name], NAME_LIMIT_BYTES)
+    return tuple(values.values())
+
+
+def connection_of(row: Sequence[Any]) -> Connection:
+    """The connection that a row is of."""
+    values = dict(zip(CONNECTION_FIELDS, row, strict=True))
+    values["verdict"] = Verdict(values["verdict"])
+    return Connection(**values)
+
+
+def body_of_connection(connection: Connection) -> dict[str, Any]:
+    """What the audit says of a connection that was asked for."""
+    body: dict[str, Any] = {"connection": connection.id}
+    body |= {name: getattr(connection, name) for name in _CONNECTION_FACTS}
+    if connection.reason:
+        body["reason"] = connection.reason
+    return body
+
+
+def body_of_connections_end(connection: Connection) -> dict[str, Any]:
+    """What the audit says of a connection that has ended."""
+    ended_at = connection.started_at if connection.ended_at is None else connection.ended_at
+    return {
+        "connection": connection.id,
+        "host": connection.host,
+        "port": connection.port,
+        "duration_s": max(0.0, ended_at - connection.started_at),
+        "sent_bytes": connection.sent_bytes,
+        "received_bytes": connection.received_bytes,
+        "reason": connection.reason,
+    }
+
+
 # Sessions.
 
 
@@ -414,15 +470,21 @@ _SESSION_FACTS = ("image", "runtime", "workspace", "managed", "read_only", "kept
 
 def session_row(info: SessionInfo) -> tuple[Any, ...]:
     """A row of `sessions`: its columns are `SESSION_FIELDS`."""
-    return tuple(
-        canonical(dict(info.options)) if name == "options" else getattr(info, name)
-        for name in SESSION_FIELDS
-    )
+    values = {name: getattr(info, name) for name in SESSION_FIELDS}
+    values["options"] = canonical(dict(info.options))
+    values["title"] = kept(info.title, NAME_LIMIT_BYTES)
+    return tuple(values.values())
 
 
 def body_of_session(info: SessionInfo) -> dict[str, Any]:
     """What the audit says of a session that is opened."""
     body = {name: getattr(info, name) for name in _SESSION_FACTS}
+    if info.title:
+        body["title"] = kept(info.title, NAME_LIMIT_BYTES)
+    # What its calls can do beyond those of other sessions.
+    for name in ("network", "users"):
+        if info.options.get(name) not in (None, "none", False):
+            body[name] = info.options[name]
     return body | {name: _finite(getattr(info, name)) for name in ("expires_at", "idle_timeout_s")}
 
 

@@ -143,6 +143,93 @@ _MIGRATIONS: tuple[tuple[str, ...], ...] = (
         BEGIN SELECT RAISE(ABORT, 'an approval ends once and is used once'); END
         """,
     ),
+    (
+        "ALTER TABLE sessions ADD COLUMN title TEXT NOT NULL DEFAULT ''",
+        """
+        CREATE TABLE connections (
+            seq INTEGER NOT NULL PRIMARY KEY,
+            id TEXT NOT NULL UNIQUE,
+            session_id TEXT NOT NULL REFERENCES sessions (id),
+            protocol TEXT NOT NULL,
+            host TEXT NOT NULL,
+            port INTEGER NOT NULL,
+            method TEXT NOT NULL,
+            path TEXT NOT NULL,
+            address TEXT NOT NULL,
+            verdict TEXT NOT NULL,
+            rule TEXT,
+            reason TEXT NOT NULL,
+            credential TEXT NOT NULL,
+            started_at REAL NOT NULL,
+            ended_at REAL,
+            sent_bytes INTEGER NOT NULL,
+            received_bytes INTEGER NOT NULL
+        )
+        """,
+        "CREATE INDEX connections_of_session ON connections (session_id, started_at)",
+        # Every end of a session asks for those.
+        "CREATE INDEX connections_open ON connections (session_id) WHERE ended_at IS NULL",
+        """
+        CREATE TABLE jobs (
+            id TEXT NOT NULL PRIMARY KEY,
+            name TEXT NOT NULL UNIQUE,
+            schedule TEXT NOT NULL,
+            zone TEXT NOT NULL,
+            calls TEXT NOT NULL,
+            policy TEXT NOT NULL,
+            created_at REAL NOT NULL,
+            seen_to REAL NOT NULL,
+            enabled INTEGER NOT NULL,
+            image TEXT NOT NULL,
+            workspace TEXT NOT NULL,
+            read_only INTEGER NOT NULL,
+            network TEXT NOT NULL,
+            tools TEXT NOT NULL,
+            timeout_s REAL,
+            run_timeout_s REAL NOT NULL,
+            deliver TEXT NOT NULL,
+            missed TEXT NOT NULL,
+            overlap TEXT NOT NULL,
+            lost TEXT NOT NULL
+        )
+        """,
+        # Runs outlive their jobs.
+        """
+        CREATE TABLE runs (
+            seq INTEGER NOT NULL PRIMARY KEY,
+            id TEXT NOT NULL UNIQUE,
+            job_id TEXT NOT NULL,
+            job TEXT NOT NULL,
+            scheduled_at REAL NOT NULL,
+            state TEXT NOT NULL,
+            manual INTEGER NOT NULL,
+            missed INTEGER NOT NULL,
+            attempts INTEGER NOT NULL,
+            owner TEXT NOT NULL,
+            started_at REAL,
+            ended_at REAL,
+            session_id TEXT NOT NULL,
+            reason TEXT NOT NULL,
+            delivery TEXT NOT NULL,
+            UNIQUE (job_id, scheduled_at)
+        )
+        """,
+        "CREATE INDEX runs_of_job ON runs (job)",
+        "CREATE INDEX runs_active ON runs (job_id) WHERE state IN ('due', 'running')",
+        "CREATE INDEX runs_undelivered ON runs (job_id) WHERE delivery = 'pending'",
+        """
+        CREATE TRIGGER runs_one_at_a_time BEFORE UPDATE ON runs
+        WHEN NEW.state = 'running' AND OLD.state != 'running' AND EXISTS (
+            SELECT 1 FROM runs WHERE job_id = NEW.job_id AND state = 'running'
+        )
+        BEGIN SELECT RAISE(ABORT, 'a job has one run at a time'); END
+        """,
+        """
+        CREATE TRIGGER runs_end_once BEFORE UPDATE ON runs
+        WHEN OLD.state IN ('ok', 'failed', 'lost', 'skipped') AND NEW.state != OLD.state
+        BEGIN SELECT RAISE(ABORT, 'a run ends once'); END
+        """,
+    ),
 )
 """Entry n takes the schema from version n to n + 1. Entries that were released never change.
 

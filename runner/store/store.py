@@ -1,73 +1,36 @@
-"""`Store`: the changes and the questions, a transaction each.
+"""`Store`: sessions and calls, and with its parents all that is in the file.
 
-Owns every statement about rows. Decides nothing about a call and removes nothing.
+Owns the statements about sessions and calls. Decides nothing about a call and removes
+nothing.
 
 A change and the audit row that tells of it are in one transaction: both are there, or
 neither is. Whoever appends to the chain reads its head under the same lock, so the chain is
 the same for all processes.
 """
 
-import os
 import sqlite3
-import time
-import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from pathlib import Path
-from types import TracebackType
-from typing import Any, Self, TypedDict, Unpack
+from collections.abc import Callable, Mapping
+from typing import Any, TypedDict, Unpack
 
-from runner.audit import (
-    APPROVAL_EVENT,
-    LAST_EVENT,
-    AuditEvent,
-    AuditRow,
-    Head,
-    Link,
-    Verifier,
-    canonical,
-    link,
-)
-from runner.errors import (
-    ApprovalEnded,
-    ApprovalNotFound,
-    AuditBroken,
-    SessionEnded,
-    StoreError,
-)
-from runner.model import (
-    APPROVAL_TRANSITIONS,
-    Approval,
-    ApprovalState,
-    Record,
-    SessionInfo,
-    SessionState,
-    Status,
-    ToolResult,
-    Verdict,
-)
-from runner.store import rows, schema
+from runner.audit import LAST_EVENT, AuditEvent, canonical
+from runner.errors import StoreError
+from runner.model import Record, SessionInfo, SessionState, Status, ToolResult, Verdict
+from runner.store import rows
+from runner.store.approvals import ApprovalRecords
+from runner.store.connections import ConnectionRecords
 from runner.store.database import Database
+from runner.store.jobs import JobRecords
+from runner.store.ledger import (
+    TOUCH_EVERY_S,
+    UNKNOWN_OWNER_GRACE_S,
+    checked_event,
+    inserting,
+    no_session,
+)
 from runner.store.rows import Begun, CallRow
+from runner.store.search import SearchIndex
 
-__all__ = ["UNKNOWN_OWNER_GRACE_S", "SessionChanges", "Store"]
-
-STORED_OUTPUT_LIMIT_BYTES = 64 * 1024
-"""How much of an output, and of an error, is kept: the start. The hash is of the whole."""
-BUSY_TIMEOUT_S = 5.0
-"""How long a transaction waits for another process's."""
-UNKNOWN_OWNER_GRACE_S = 3600.0
-"""How long after its deadline a call stays open whose owner nobody here can see."""
-
-_TOUCH_EVERY_S = 0.05
-"""A session that is in full use is written now and then, not twice a call: `used_at` may be
-behind by this after a call has begun, and by twice this after it has ended."""
-_BATCH_ROWS = 256
-"""Rows per read transaction: one that stays open keeps the log from being copied back."""
-
-_CALL_EVENTS = frozenset({AuditEvent.TOOL_EXECUTE, *LAST_EVENT.values()})
-_OWN_EVENTS = _CALL_EVENTS | frozenset(APPROVAL_EVENT.values())
-"""Rows that come with the change that they tell of, and in no other way."""
+__all__ = ["SessionChanges", "Store"]
 
 _END_EVENT: dict[SessionState, AuditEvent] = {
     SessionState.CLOSED: AuditEvent.SESSION_CLOSED,
@@ -85,23 +48,14 @@ class SessionChanges(TypedDict, total=False):
     options: Mapping[str, Any]
 
 
-def _insert(table: str, columns: Sequence[str]) -> str:
-    marks = ", ".join("?" * len(columns))
-    return f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({marks})"  # noqa: S608
-
-
 _SESSION_COLUMNS = ", ".join(rows.SESSION_FIELDS)
-_AUDIT_COLUMNS = ", ".join(Link._fields)
 _CALL_COLUMNS = ", ".join(CallRow._fields)
 _CALL_COLUMNS_WITHOUT_OUTPUT = ", ".join(
     "''" if name == "output" else name for name in CallRow._fields
 )
-_APPROVAL_COLUMNS = ", ".join(rows.APPROVAL_FIELDS)
 
-_INSERT_SESSION = _insert("sessions", rows.SESSION_FIELDS)
-_INSERT_CALL = _insert("calls", CallRow._fields)
-_INSERT_AUDIT = _insert("audit", Link._fields)
-_INSERT_APPROVAL = _insert("approvals", rows.APPROVAL_FIELDS)
+_INSERT_SESSION = inserting("sessions", rows.SESSION_FIELDS)
+_INSERT_CALL = inserting("calls", CallRow._fields)
 _COMPLETE_CALL = (
     "UPDATE calls SET verdict = ?, rule = ?, reason = ?, status = ?, exit_code = ?,"
     " duration_s = ?, details = ?, error = ?, output = ?"
@@ -109,7 +63,7 @@ _COMPLETE_CALL = (
 )
 
 
-class Store:
+class Store(ApprovalRecords, ConnectionRecords, JobRecords, SearchIndex):
     """The database, open. A context manager; use it on the thread that opened it.
 
     Every method may raise `StoreError`: the file is locked for longer than the busy
@@ -120,80 +74,9 @@ class Store:
     def __init__(
         self, database: Database, *, stored_output_limit_bytes: int, clock: Callable[[], float]
     ):
-        self.path = database.path
-        self._db = database
-        self._output_limit_bytes = stored_output_limit_bytes
-        self._clock = clock
+        super().__init__(database, stored_output_limit_bytes=stored_output_limit_bytes, clock=clock)
         self._begun: dict[str, Begun] = {}
         """The open calls that were begun here, by their ids: not to be read again."""
-        self._last_head: Head | None = None
-        """The last row that was added here; the chain's end unless somebody else added one."""
-        self._closed = False
-
-    @classmethod
-    def open(
-        cls,
-        path: str | os.PathLike[str],
-        *,
-        stored_output_limit_bytes: int = STORED_OUTPUT_LIMIT_BYTES,
-        busy_timeout_s: float = BUSY_TIMEOUT_S,
-        clock: Callable[[], float] = time.time,
-    ) -> Self:
-        """Open the store at `path`; make it, and the directories above, where there is none.
-
-        Directories are made with mode 0o700, the file with 0o600; a file that others may
-        read is closed to them.
-
-        Args:
-            path: The database. SQLite puts `PATH-wal` and `PATH-shm` beside it.
-            stored_output_limit_bytes: How much of an output, and of an error, is kept.
-            busy_timeout_s: How long to wait for another process's transaction.
-            clock: Seconds since the epoch, for the rows' times.
-
-        Raises:
-            StoreError: As for every method; and where the path is not a regular file of
-                ours in a directory that only we can write, is not a store, was made by a
-                newer version, or lies on a file system that can't hold one.
-        """
-        database = Database.open(Path(path).absolute(), busy_timeout_s=busy_timeout_s)
-        try:
-            # Before anything is changed: it may be somebody else's file.
-            current = schema.check(database)
-            database.share()
-            if not current:
-                schema.migrate(database)
-        except BaseException:
-            database.close()
-            raise
-        return cls(database, stored_output_limit_bytes=stored_output_limit_bytes, clock=clock)
-
-    def close(self) -> None:
-        """Close the file. A second time does nothing."""
-        if not self._closed:
-            self._closed = True
-            self._db.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    def __del__(self) -> None:
-        if not self._closed:
-            warnings.warn(f"{self!r} was not closed", ResourceWarning, source=self, stacklevel=2)
-
-    def __repr__(self) -> str:
-        return f"<Store {str(self.path)!r}>"
-
-    def now(self) -> float:
-        """The store's clock: seconds since the epoch."""
-        return self._clock()
 
     # Sessions
 
@@ -229,6 +112,26 @@ class Store:
             ).fetchall()
         return [rows.session_of(row) for row in found]
 
+    def recent_sessions(self, *, limit: int) -> list[tuple[SessionInfo, int, int]]:
+        """The sessions that were used last, newest first, ended or not.
+
+        Returns:
+            Each with how many calls it has, and how many of these are complete.
+        """
+        with self._db.reading:
+            found = self._db.execute(
+                f"SELECT {_SESSION_COLUMNS} FROM sessions ORDER BY used_at DESC, rowid DESC"  # noqa: S608
+                " LIMIT ?",
+                (limit,),
+            ).fetchall()
+            infos = [rows.session_of(row) for row in found]
+            return [(info, *self._count_calls_of(info.id)) for info in infos]
+
+    def count_calls_of(self, session_id: str) -> tuple[int, int]:
+        """How many calls a session has, and how many of these are complete."""
+        with self._db.reading:
+            return self._count_calls_of(session_id)
+
     def update_session(
         self,
         session_id: str,
@@ -255,14 +158,15 @@ class Store:
                 (*values.values(), session_id),
             )
             if updated.rowcount == 0:
-                raise _no_session(session_id)
+                raise no_session(session_id)
             if event is not None:
-                self._append(_not_of_a_call(event), session_id, "", body or {})
+                self._append(checked_event(event), session_id, "", body or {})
 
     def end_session(self, session_id: str, state: SessionState, *, reason: str = "") -> bool:
         """Close an open session, or let it expire, with the audit row of that.
 
-        Its approvals that are still pending are cancelled with it.
+        Its approvals that are still pending are cancelled with it, and its connections that
+        are still open have ended.
 
         Returns:
             Whether this call ended it: of several processes that try, one does.
@@ -281,11 +185,12 @@ class Store:
                 body = {"reason": rows.kept(reason, rows.NAME_LIMIT_BYTES)}
                 self._append(event, session_id, "", body)
                 self._cancel_approvals(session_id, f"its session is {state}")
+                self._end_connections(session_id, f"its session is {state}")
                 return True
             if not self._db.execute(
                 "SELECT 1 FROM sessions WHERE id = ?", (session_id,)
             ).fetchone():
-                raise _no_session(session_id)
+                raise no_session(session_id)
             return False
 
     # Calls
@@ -315,7 +220,7 @@ class Store:
                 seq = self._db.execute(_INSERT_CALL, row).lastrowid
             except sqlite3.IntegrityError as error:
                 if error.sqlite_errorcode == sqlite3.SQLITE_CONSTRAINT_FOREIGNKEY:
-                    raise _no_session(row.session_id) from error
+                    raise no_session(row.session_id) from error
                 if error.sqlite_errorcode == sqlite3.SQLITE_CONSTRAINT_UNIQUE:
                     raise StoreError(f"there is a call {row.id!r} already") from error
                 raise
@@ -341,7 +246,7 @@ class Store:
         with self._db.writing:
             self._complete(begun.seq, row, result.status, body)
             # Else it was touched as the call began.
-            if now - row.started_at >= _TOUCH_EVERY_S:
+            if now - row.started_at >= TOUCH_EVERY_S:
                 self._touch(row.session_id, now)
         self._begun.pop(row.id, None)
 
@@ -463,327 +368,17 @@ class Store:
             ).fetchone()
         return int(count)
 
-    # Approvals
-
-    def ask_approval(self, approval: Approval) -> Approval:
-        """Add a pending approval with its `approval.asked` row, or join the one there is.
-
-        Its session counts as used now.
-
-        Args:
-            approval: The question. One of the same session, hash and policy that is still
-                pending is the same question.
-
-        Returns:
-            The one that waits: the one that was there, or the new one as it is kept.
-
-        Raises:
-            SessionEnded: The session was closed, or its time ran out.
-            StoreError: The id is taken, or there is no such session.
-        """
-        now = self._clock()
-        with self._db.writing:
-            session = self._db.execute(
-                "SELECT state FROM sessions WHERE id = ?", (approval.session_id,)
-            ).fetchone()
-            if session is None:
-                raise _no_session(approval.session_id)
-            if session[0] != SessionState.OPEN:
-                raise SessionEnded(f"session {approval.session_id} is {session[0]}")
-            for found in self._read_approvals(
-                "session_id = ? AND hash = ? AND policy = ? AND state = 'pending'",
-                (approval.session_id, approval.hash, approval.policy),
-            ):
-                if now < found.expires_at:
-                    return found
-                self._end_approval(found, ApprovalState.EXPIRED)
-            row = rows.approval_row(approval)
-            try:
-                self._db.execute(_INSERT_APPROVAL, row)
-            except sqlite3.IntegrityError as error:
-                raise StoreError(f"there is an approval {approval.id!r} already") from error
-            asked = rows.approval_of(row)
-            self._touch(asked.session_id, now)
-            self._append(
-                AuditEvent.APPROVAL_ASKED, asked.session_id, "", rows.body_of_approval(asked)
-            )
-            return asked
-
-    def end_approval(
-        self,
-        approval_id: str,
-        state: ApprovalState,
-        *,
-        by: str = "",
-        how: str = "",
-        answer: str = "",
-        pattern: str = "",
-        also: Iterable[str] = (),
-    ) -> Approval:
-        """Bring a pending approval to its end, with the audit row of that.
-
-        Of several processes that try, one does; the others are told by `ApprovalEnded`. A
-        yes or no that comes after the deadline is none: the approval is expired instead.
-
-        Args:
-            approval_id: Which.
-            state: How it ends.
-            by: Who answered.
-            how: By which way.
-            answer: The reason.
-            pattern: The rule that is approved for the rest of the session, as JSON.
-            also: Other approvals of the same session and policy, for one use each: those
-                that the pattern covers. One that is not pending any more stays as it is.
-
-        Raises:
-            ApprovalNotFound: There is no such approval.
-            ApprovalEnded: It has ended already, or just now, since its time had run out.
-        """
-        now = self._clock()
-        with self._db.writing:
-            approval = self._read_approval(approval_id)
-            if state not in APPROVAL_TRANSITIONS[approval.state]:
-                raise _has_ended(approval)
-            late = now >= approval.expires_at and state is not ApprovalState.EXPIRED
-            if late:
-                ended = self._end_approval(approval, ApprovalState.EXPIRED)
-            else:
-                ended = self._end_approval(
-                    approval, state, by=by, how=how, answer=answer, pattern=pattern
-                )
-                for other_id in also:
-                    other = self._read_approval(other_id)
-                    same = (other.session_id, other.policy) == (ended.session_id, ended.policy)
-                    if same and other.is_pending and now < other.expires_at:
-                        self._end_approval(
-                            other, state, by=by, how=how, answer=f"by the pattern of {ended.id}"
-                        )
-        if late:
-            raise _has_ended(ended)
-        return ended
-
-    def use_approval(self, approval_id: str, call_id: str) -> bool:
-        """Let a call use an approval that is for one call.
-
-        Returns:
-            Whether this call may: of several that try, one does.
-        """
-        with self._db.writing:
-            updated = self._db.execute(
-                "UPDATE approvals SET used_by = ?"
-                " WHERE id = ? AND state = 'approved' AND pattern = '' AND used_by = ''",
-                (call_id, approval_id),
-            )
-            return updated.rowcount == 1
-
-    def expire_approvals(self) -> list[str]:
-        """Expire the pending approvals whose deadline has passed.
-
-        Returns:
-            Their ids, oldest first.
-        """
-        due = "state = 'pending' AND expires_at <= ?"
-        now = self._clock()
-        with self._db.translated:
-            if not self._read_approvals(due, (now,)):
-                return []
-        with self._db.writing:
-            # Read again: another process may have been here in between.
-            found = self._read_approvals(due, (now,))
-            for approval in found:
-                self._end_approval(approval, ApprovalState.EXPIRED)
-        return [approval.id for approval in found]
-
-    def approval(self, approval_id: str) -> Approval | None:
-        """The approval of this id; None where there is none."""
-        with self._db.translated:
-            found = self._read_approvals("id = ?", (approval_id,))
-        return found[0] if found else None
-
-    def approvals(
-        self, *, session_id: str | None = None, include_ended: bool = False
-    ) -> list[Approval]:
-        """Pending approvals, oldest first; with `include_ended` the others too.
-
-        Args:
-            session_id: Only this session's; None for all.
-            include_ended: Those that were answered, have expired or were cancelled, too.
-        """
-        where, values = "1 = 1" if include_ended else "state = 'pending'", []
-        if session_id is not None:
-            where, values = f"{where} AND session_id = ?", [session_id]
-        with self._db.translated:
-            return self._read_approvals(where, values)
-
-    def pending_approvals(self) -> set[str]:
-        """The ids of all pending approvals, for whoever waits for some of them."""
-        with self._db.translated:
-            found = self._db.execute("SELECT id FROM approvals WHERE state = 'pending'").fetchall()
-        return {approval_id for (approval_id,) in found}
-
-    def unused_approval(self, session_id: str, hash_: str, policy: str) -> Approval | None:
-        """An approval that one call of this hash may still use; None where there is none.
-
-        It is good for as long after the answer as the question could wait for it.
-        """
-        with self._db.translated:
-            found = self._read_approvals(
-                "session_id = ? AND hash = ? AND policy = ? AND state = 'approved'"
-                " AND pattern = '' AND used_by = '' AND ended_at + (expires_at - asked_at) > ?",
-                (session_id, hash_, policy, self._clock()),
-            )
-        return found[0] if found else None
-
-    def granted(self, session_id: str, policy: str) -> list[Approval]:
-        """The approvals of a pattern for the session, given under this policy, oldest first."""
-        with self._db.translated:
-            return self._read_approvals(
-                "session_id = ? AND policy = ? AND state = 'approved' AND pattern != ''",
-                (session_id, policy),
-            )
-
-    # Audit
-
-    def audit(
-        self, event: AuditEvent, *, session_id: str = "", body: Mapping[str, Any] | None = None
-    ) -> None:
-        """Append a row that is not about a call: those come with `begin_call` and the like.
-
-        Args:
-            event: What happened.
-            session_id: To which session; empty where to none.
-            body: The facts: JSON values.
-        """
-        with self._db.writing:
-            self._append(_not_of_a_call(event), session_id, "", body or {})
-
-    def audit_rows(self, *, after: int = 0, session_id: str | None = None) -> Iterator[AuditRow]:
-        """The rows up to the last there is, in order. Nothing is verified; that is `verify`.
-
-        No transaction is open between two rows, so take your time.
-
-        Args:
-            after: Only rows with a higher number: the last one seen, to follow.
-            session_id: Only this session's; None for all.
-
-        Raises:
-            AuditBroken: A row can't even be read.
-        """
-        where, values = ("AND session_id = ?", [session_id]) if session_id is not None else ("", [])
-        while True:
-            with self._db.translated:
-                found = self._db.execute(
-                    f"SELECT {_AUDIT_COLUMNS} FROM audit WHERE seq > ? {where}"  # noqa: S608
-                    " ORDER BY seq LIMIT ?",
-                    (after, *values, _BATCH_ROWS),
-                ).fetchall()
-            for row in found:
-                yield Link._make(row).read()
-            if len(found) < _BATCH_ROWS:
-                return
-            after = found[-1][0]
-
-    def head(self) -> Head:
-        """The end of the chain, to be kept where who can write this file can't."""
-        with self._db.translated:
-            return self._head()
-
-    def verify(self, expected_head: Head | None = None) -> int:
-        """Read the whole chain and check it, and `calls` against it.
-
-        Args:
-            expected_head: What `head` returned some time ago: the chain must still lead
-                through it.
-
-        Returns:
-            The number of rows.
-
-        Raises:
-            AuditBroken: With the number of the first bad row. One that is missing at the
-                end, or that a call in `calls` ought to have, counts as the one after the last.
-        """
-        # One snapshot: others may append meanwhile, which is not to be seen here.
-        with self._db.reading_anything():
-            head = self._read_head()
-            columns = [f"audit.{name}" for name in Link._fields]
-            columns += [f"calls.{name}" for name in CallRow._fields]
-            found = self._db.execute(
-                f"SELECT {', '.join(columns)} FROM audit"  # noqa: S608
-                " LEFT JOIN calls ON audit.call_id != '' AND calls.id = audit.call_id"
-                " ORDER BY audit.seq"
-            )
-            verifier = Verifier(expected_head)
-            width = len(Link._fields)
-            for row in found:
-                call = row[width:]
-                known = None if call[0] is None else CallRow._make(call)
-                verifier.feed(Link._make(row[:width]), known)
-            (calls,) = self._db.execute("SELECT count(*) FROM calls").fetchone()
-            return verifier.close(head, calls=calls)
-
     # Inside
 
-    def _read_approvals(self, where: str, values: Sequence[Any]) -> list[Approval]:
-        found = self._db.execute(
-            f"SELECT {_APPROVAL_COLUMNS} FROM approvals WHERE {where} ORDER BY seq",  # noqa: S608
-            values,
-        ).fetchall()
-        return [rows.approval_of(row) for row in found]
-
-    def _read_approval(self, approval_id: str) -> Approval:
-        found = self._read_approvals("id = ?", (approval_id,))
-        if not found:
-            raise ApprovalNotFound(f"there is no approval {approval_id!r}")
-        return found[0]
-
-    def _end_approval(
-        self,
-        approval: Approval,
-        state: ApprovalState,
-        *,
-        by: str = "",
-        how: str = "",
-        answer: str = "",
-        pattern: str = "",
-    ) -> Approval:
-        """End a pending approval, inside the caller's transaction."""
-        row = rows.approval_row(
-            replace(
-                approval,
-                state=state,
-                ended_at=self._clock(),
-                answered_by=by,
-                answered_how=how,
-                answer=answer,
-                pattern=pattern,
-            )
-        )
-        ended = rows.approval_of(row)
-        self._db.execute(
-            "UPDATE approvals SET state = ?, ended_at = ?, answered_by = ?, answered_how = ?,"
-            " answer = ?, pattern = ? WHERE id = ? AND state = 'pending'",
-            (
-                ended.state,
-                ended.ended_at,
-                ended.answered_by,
-                ended.answered_how,
-                ended.answer,
-                ended.pattern,
-                ended.id,
-            ),
-        )
-        self._append(APPROVAL_EVENT[state], ended.session_id, "", rows.body_of_approval(ended))
-        return ended
-
-    def _cancel_approvals(self, session_id: str, why: str) -> None:
-        for approval in self._read_approvals("session_id = ? AND state = 'pending'", (session_id,)):
-            self._end_approval(approval, ApprovalState.CANCELLED, answer=why)
-
-    def _touch(self, session_id: str, used_at: float) -> None:
-        self._db.execute(
-            "UPDATE sessions SET used_at = ? WHERE id = ? AND used_at < ?",
-            (used_at, session_id, used_at - _TOUCH_EVERY_S),
-        )
+    def _count_calls_of(self, session_id: str) -> tuple[int, int]:
+        # Both counts are of an index alone; open calls have a small one of their own.
+        (calls,) = self._db.execute(
+            "SELECT count(*) FROM calls WHERE session_id = ?", (session_id,)
+        ).fetchone()
+        (open_calls,) = self._db.execute(
+            "SELECT count(*) FROM calls WHERE session_id = ? AND status IS NULL", (session_id,)
+        ).fetchone()
+        return calls, calls - open_calls
 
     def _read_begun(self, call_id: str) -> Begun:
         """An open call that was not begun here."""
@@ -824,59 +419,3 @@ class Store:
         if updated.rowcount != 1:
             raise self._not_open(row.id)
         self._append(LAST_EVENT[status], row.session_id, row.id, body)
-
-    def _head(self) -> Head:
-        head = self._read_head()
-        if head is None:
-            raise AuditBroken("the record of the audit's last row is gone", row=0)
-        return head
-
-    def _read_head(self) -> Head | None:
-        row = self._db.execute("SELECT seq, hash FROM audit_head").fetchone()
-        return None if row is None else Head._make(row)
-
-    def _append(
-        self, event: AuditEvent, session_id: str, call_id: str, body: Mapping[str, Any]
-    ) -> None:
-        """Add a row to the chain, inside the caller's transaction.
-
-        It is linked to the last row that was added here. A trigger refuses what does not
-        follow the chain's end: then another process has moved it, or that row of ours was
-        rolled back, and the end is read.
-        """
-        at_us = round(self._clock() * 1_000_000)
-
-        def following(head: Head) -> Link:
-            return link(
-                head, at_us=at_us, event=event, session_id=session_id, call_id=call_id, body=body
-            )
-
-        assumed = self._last_head or self._head()
-        row = following(assumed)
-        try:
-            self._db.execute(_INSERT_AUDIT, row)
-        except sqlite3.IntegrityError:
-            head = self._head()
-            if head == assumed:
-                raise
-            row = following(head)
-            self._db.execute(_INSERT_AUDIT, row)
-        self._last_head = Head(row.seq, row.hash)
-
-
-def _no_session(session_id: str) -> StoreError:
-    return StoreError(f"there is no session {session_id!r}")
-
-
-def _has_ended(approval: Approval) -> ApprovalEnded:
-    if approval.answered_by:
-        what = f"{approval.state} by {approval.answered_by} ({approval.answered_how})"
-    else:
-        what = f"{approval.state}: {approval.answer or 'nobody answered in time'}"
-    return ApprovalEnded(f"the approval {approval.id} is {what}; it can't be answered any more")
-
-
-def _not_of_a_call(event: AuditEvent) -> AuditEvent:
-    if event in _OWN_EVENTS:
-        raise ValueError(f"{event} rows come with the call or approval that they tell of")
-    return event
