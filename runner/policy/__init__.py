@@ -1,5 +1,6 @@
 """May this call run? A policy is a file of rules and one pure function over them.
 
+    nodes      YAML → values that are checked one by one
     document   YAML → what is written, with lines
     matching   what a rule looks at: the call as JSON, its texts, its path
     paths      globs, and the files that are protected
@@ -7,6 +8,7 @@
     programs   what is known of programs: wrappers, harmless flags, what runs unseen code
     commands   patterns over simple commands
     rules      rules in order → a judgement
+    network    what a session's programs may connect to
     policy     Policy: all of it put together, and where policies come from
     source     the policy of the moment, read anew when its file changes
     lint       what in a policy has no effect or gives much away; language and shapes prove it

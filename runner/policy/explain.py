@@ -22,7 +22,7 @@ from runner.policy.matching import (
 )
 from runner.policy.paths import Glob
 from runner.policy.policy import Policy
-from runner.policy.rules import SCRIPT, Item, Rule
+from runner.policy.rules import SCRIPT, Item, Rule, text_of
 from runner.policy.shell import Command, Script, Unknown, Write
 
 
@@ -161,7 +161,7 @@ def _about_items(
     # Judging may have stopped, at a part that is in the items only.
     everything = dict.fromkeys((*found.commands, *found.writes, *found.unknown, *decisions))
     for part in sorted(everything, key=lambda part: part.start):
-        text = script[part.start : part.end]
+        text = text_of(part, script)
         match part:
             case Command():
                 if part.must_allow and part not in decisions:

@@ -14,7 +14,7 @@ import yaml
 
 from runner.errors import PolicyError
 from runner.model import Verdict
-from runner.policy.document import flow
+from runner.policy.nodes import flow
 from runner.policy.policy import Policy
 
 SOURCE = "the pattern"

@@ -22,6 +22,7 @@ from runner.policy.rules import SCRIPT
 from runner.policy.shapes import (
     ALLOWED_COMMAND,
     ANY_FORM,
+    EXTENDED,
     FIELDS,
     FORMS,
     GIVEN_PATH,
@@ -33,6 +34,7 @@ from runner.policy.shell import analyse
 
 MAX_STEPS = 2_000_000
 """What the proofs for one policy may take, some seconds; a real policy takes a thousandth."""
+HTTPS_PORT = 443
 STEPS_OF_COMPARISON = 20
 """What it takes to compare two rules with each other."""
 
@@ -92,7 +94,7 @@ def warnings(
         patterns: The compiled `match` of each rule that has one, by the rule's name.
         commands: The same of each `command`.
     """
-    found = [*_unused(document)]
+    found = [*_unused(document), *_unseen(document)]
     if document.mode is Mode.PATTERN:
         budget = Budget(MAX_STEPS)
         rules = [
@@ -148,8 +150,24 @@ def _unused(document: Document) -> Iterator[PolicyWarning]:
             )
 
 
+def _unseen(document: Document) -> Iterator[PolicyWarning]:
+    """Rules about requests for a port whose connections hide them."""
+    for rule in document.network.rules:
+        if not (rule.methods or rule.paths):
+            continue
+        if rule.ports is not None and HTTPS_PORT not in rule.ports:
+            continue
+        does = "allows nothing" if rule.verdict is Verdict.ALLOW else "refuses every connection"
+        yield PolicyWarning(
+            rule.line,
+            rule.name,
+            f"requests on port {HTTPS_PORT} are seen only for hosts that the setting `intercept`"
+            f" names; for any other, this rule {does} there",
+        )
+
+
 def _unknown_tool(rule: _Rule) -> Iterator[PolicyWarning]:
-    if rule.tool and rule.tool not in FORMS:
+    if rule.tool and rule.tool not in FORMS and rule.tool not in EXTENDED:
         yield rule.warn(
             f"no built-in tool is called {rule.tool!r} (they are {', '.join(FORMS)}); "
             "right for a tool of your own"
@@ -416,7 +434,7 @@ def _lacks_argument(rule: _Rule, condition: ConditionText) -> str:
             f"`{condition.key}` looks at the argument `{looked_at}`, and {rule.tool} calls have "
             f"{' and '.join(f'`{name}`' for name in kinds)} only"
         )
-    if inner:
+    if inner and kinds[looked_at] != "object":
         kind = kinds[looked_at]
         return f"the argument `{looked_at}` of {rule.tool} calls is a {kind}, with nothing in it"
     return ""

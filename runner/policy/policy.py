@@ -20,7 +20,6 @@ from runner.policy.document import (
     Mode,
     RateText,
     RuleText,
-    Written,
 )
 from runner.policy.lint import PolicyWarning
 from runner.policy.matching import (
@@ -35,8 +34,19 @@ from runner.policy.matching import (
     PatternError,
     Subject,
 )
+from runner.policy.network import NetworkRules, network_rules
+from runner.policy.nodes import MAX_DOCUMENT_BYTES, Written
 from runner.policy.paths import Glob, Protected
-from runner.policy.rules import CHANGES_FILES, Judgement, Rate, Rule, RuleSet, by_precedence, judge
+from runner.policy.rules import (
+    CHANGES_FILES,
+    Judgement,
+    Rate,
+    Rule,
+    RuleSet,
+    by_precedence,
+    judge,
+    with_kin,
+)
 
 PATTERNS_MEMORY_BYTES = 256 * 1024**2
 """The most that all patterns of one policy may take together, their caches included."""
@@ -77,6 +87,9 @@ class Policy:
     """Calls that this policy was proved to decide as they say."""
     files: tuple[str, ...] = ()
     """What it was read from: its own file, and those it includes or shadows."""
+    network: NetworkRules = field(default=NetworkRules(), repr=False)
+    """What programs may connect to, in a session that has the network `allowlist` or `open`.
+    It holds in every mode."""
 
     @property
     def rules(self) -> tuple[Rule, ...]:
@@ -271,6 +284,9 @@ class Policy:
             rule_set=rule_set,
             examples=document.examples,
             files=tuple(part.source.name for part in parts if part.source.is_file),
+            network=network_rules(
+                (part.prefix, part.source.name, part.document.network) for part in parts
+            ),
         )
         _prove(policy, source.name)
         if document.shadow is None:
@@ -484,7 +500,7 @@ class _Compiler:
         return Rule(
             decision=_decision(rule.verdict, name, reason),
             line=rule.line,
-            tools=frozenset(tool.casefold() for tool in rule.tools) or None,
+            tools=with_kin(rule.tools) or None,
             conditions=tuple(conditions),
             command=command,
             redirect=redirect,
@@ -521,7 +537,7 @@ def _read(path: str) -> bytes:
     """The file, or enough of it to see that it is too large."""
     try:
         with Path(path).open("rb") as file:
-            return file.read(documents.MAX_DOCUMENT_BYTES + 1)
+            return file.read(MAX_DOCUMENT_BYTES + 1)
     except FileNotFoundError:
         names = ", ".join(Policy.shipped())
         problem = f"there is no such file (policies known by name are {names})"

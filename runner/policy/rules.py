@@ -6,7 +6,8 @@ strictest of all answers is the call's. What can't be told from a script before 
 item too, and no rule can allow it.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+import shlex
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -15,12 +16,34 @@ from runner.model import Decision, Verdict
 from runner.policy.commands import CommandPattern, TooMuchWork, Work
 from runner.policy.matching import Condition, NotJson, PathTest, Subject, looks_encoded
 from runner.policy.paths import NOTHING_PROTECTED, Protected
-from runner.policy.shell import Command, Script, Unknown, Write, analyse
+from runner.policy.shell import PLAIN_START, Command, Script, Start, Unknown, Write, analyse
 
 SCRIPT = "command"
 """The argument that is a shell script, whichever tool it is."""
-CHANGES_FILES = frozenset({"write", "edit"})
+CHANGES_FILES = frozenset({"write", "edit", "multi_edit"})
 """The tools that are refused protected files."""
+DIRECTORY = "cwd"
+VARIABLES = "env"
+USER = "user"
+"""Arguments that say where and as whom the script starts; tools that have none don't."""
+USED_SHELLS = frozenset({"shell"})
+"""Tools whose scripts run where earlier ones have left their state."""
+KIN: Mapping[str, frozenset[str]] = {
+    "bash": frozenset(
+        {
+            "process_start",
+            "process_poll",
+            "process_write",
+            "process_kill",
+            "process_list",
+            "shell",
+        }
+    ),
+    "edit": frozenset({"multi_edit"}),
+    "grep": frozenset({"glob", "list"}),
+}
+"""Tools that do what another one does in another way: a rule for that one is for them, too, so
+that what it refuses can't be had by another name."""
 QUOTED_CHARACTERS = 80
 """Of a script, in a reason."""
 
@@ -57,7 +80,7 @@ class Rule:
     """Its `rule` is this rule's name, such as `deny[0]`."""
     line: int
     tools: frozenset[str] | None = None
-    """The tools' names without regard to case; None for any tool."""
+    """The tools' names without regard to case, with their kin; None for any tool."""
     conditions: tuple[Condition, ...] = ()
     command: CommandPattern | None = None
     """With this, the rule is about the simple commands of a script that it fits."""
@@ -94,6 +117,12 @@ class Rule:
             if not condition.holds(subject):
                 return False
         return True
+
+
+def with_kin(tools: Iterable[str]) -> frozenset[str]:
+    """The tools that a rule is for which names these; none named: none."""
+    named = frozenset(tool.casefold() for tool in tools)
+    return named.union(*(KIN.get(tool, frozenset()) for tool in named))
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,10 +219,26 @@ def judge(
         if isinstance(script, str):
             applying = [rule for rule in about_items if rule.applies(subject)]
             judging = _Items(rules, applying, decision, script)
-            found = analyse(script)
+            found = analyse(script, start_of(subject))
             items = judging.all(found)
             decision = _strictest(items, by_call, rules)
     return Judgement(decision, items, _rates(rules, decision, by_call, items), found)
+
+
+def start_of(subject: Subject) -> Start:
+    """Where and as whom the call's script starts."""
+    arguments = subject.arguments
+    directory, user = arguments.get(DIRECTORY), arguments.get(USER)
+    variables = arguments.get(VARIABLES)
+    used = subject.tool in USED_SHELLS
+    if directory is None and user is None and not variables and not used:
+        return PLAIN_START
+    return Start(
+        directory=directory if isinstance(directory, str) else None,
+        user=user if isinstance(user, str) else None,
+        variables=variables if isinstance(variables, Mapping) else {},
+        used=used,
+    )
 
 
 def _strictest(items: Sequence[Item], by_call: Rule | None, rules: RuleSet) -> Decision:
@@ -301,8 +346,8 @@ class _Items:
         return self.otherwise
 
     def unknown(self, unknown: Unknown) -> Item:
-        part = _quoted(self.script[unknown.start : unknown.end])
-        decision = self._cannot_tell(f"{part}: {unknown.why}")
+        text = self.script[unknown.start : unknown.end]
+        decision = self._cannot_tell(f"{_quoted(text)}: {unknown.why}" if text else unknown.why)
         return self._item("unknown", unknown, decision)
 
     def _cannot_tell(self, why: str) -> Decision:
@@ -316,8 +361,18 @@ class _Items:
         return decision if decision.verdict is Verdict.ALLOW else _because(decision, what)
 
     def _item(self, kind: str, part: Command | Write | Unknown, decision: Decision) -> Item:
-        text = self.script[part.start : part.end]
-        return Item(kind, text, part.start, part.end, decision, part)
+        return Item(kind, text_of(part, self.script), part.start, part.end, decision, part)
+
+
+def text_of(part: Command | Write | Unknown, script: str) -> str:
+    """A part as it stands in the script.
+
+    One that comes from the call's other arguments has no place there, and reads as a script
+    would have it.
+    """
+    if part.end == 0 and isinstance(part, Command):
+        return shlex.join(part.argv)
+    return script[part.start : part.end]
 
 
 def _quoted(text: str) -> str:

@@ -43,22 +43,62 @@ class Fields:
         )
 
     def _shape(self, text: str) -> Shape:
-        kinds = {"string": text, "boolean": "(?:true|false)"}
+        kinds = {
+            "string": text,
+            "boolean": "(?:true|false)",
+            "integer": r"-?[0-9]+",
+            "number": r"-?[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?",
+            "object": rf"\{{(?:{text}:{text}(?:,{text}:{text})*)?\}}",
+        }
         always = ",".join(f'"{name}":{kinds[kind]}' for name, kind in self.required)
         maybe = "|".join(f',"{name}":{kinds[kind]}' for name, kind in self.optional)
         return Shape(rf"\{{{always}(?:{maybe})*\}}")
 
 
 FIELDS = {
-    "read": Fields((("path", "string"),)),
-    "write": Fields((("path", "string"), ("content", "string"))),
-    "edit": Fields((("path", "string"), ("old_string", "string"), ("new_string", "string"))),
+    "read": Fields(
+        (("path", "string"),),
+        (("offset", "integer"), ("limit", "integer"), ("encoding", "string")),
+    ),
+    "write": Fields((("path", "string"), ("content", "string")), (("encoding", "string"),)),
+    "edit": Fields(
+        (("path", "string"), ("old_string", "string"), ("new_string", "string")),
+        (("replace_all", "boolean"),),
+    ),
     "grep": Fields(
         (("pattern", "string"), ("path", "string")),
         (("ignore_case", "boolean"), ("include", "string")),
     ),
-    "bash": Fields((("command", "string"),)),
+    "bash": Fields(
+        (("command", "string"),),
+        (
+            ("cwd", "string"),
+            ("env", "object"),
+            ("timeout_s", "number"),
+            ("stdin", "string"),
+            ("stdin_encoding", "string"),
+            ("separate_stderr", "boolean"),
+            ("user", "string"),
+        ),
+    ),
 }
+"""Of the five tools, as the extended set has them: what may be missing always is in the other."""
+
+EXTENDED = frozenset(
+    {
+        "multi_edit",
+        "glob",
+        "list",
+        "shell",
+        "process_start",
+        "process_poll",
+        "process_write",
+        "process_kill",
+        "process_list",
+        "http_get",
+    }
+)
+"""Further tools of the extended set; their calls may be any JSON object for all that is said."""
 
 ANY_FORM = Form(
     opening="{",

@@ -107,17 +107,38 @@ class Script:
     unknown: tuple[Unknown, ...] = ()
 
 
-def analyse(script: str) -> Script:
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Where a script starts, as its call says beside it."""
+
+    directory: str | None = None
+    """Its working directory; None: the workspace."""
+    user: str | None = None
+    """Whose rights it has; None: the session's own user's."""
+    variables: Mapping[str, str] = field(default_factory=dict)
+    """Variables that are set for it."""
+    used: bool = False
+    """Its shell has run other scripts before, which may have left it in another directory."""
+
+
+PLAIN_START = Start()
+
+
+def analyse(script: str, start: Start = PLAIN_START) -> Script:
     """Take a script apart.
 
     Args:
         script: As it is given to `/bin/sh -c`, which may be dash, busybox or bash.
+        start: Where it starts. A directory counts as a `cd` that stands before the script, a
+            variable as an assignment. These parts have no place in the text: they start and end
+            at 0.
 
     Returns:
         Never an error: what is too long, too deep, not a script, or not the same script to
         every shell has an `Unknown`.
     """
-    found = _Findings()
+    found = _Findings(moved=start.used)
+    _Reading(script, found, None, 0).begin(start)
     _Reading(script, found, None, 0).read()
     return Script(tuple(found.commands), tuple(found.writes), tuple(found.unknown))
 
@@ -578,6 +599,22 @@ class _Reading:
         elif start == end:  # what is missing has no place of its own
             start, end = max(start - 1, 0), max(end, 1)
         self.found.doubt(start, end, why)
+
+    def begin(self, start: Start) -> None:
+        """Add what is done before the text is read."""
+        self.place = (0, 0)
+        if start.user is not None:
+            self.doubt(0, 0, f"it runs as the user {start.user[:64]!r}")
+        for name, value in start.variables.items():
+            if not programs.is_harmless_variable(name, value):
+                why = f"an assignment to {name[:64]}, which can change what programs do"
+                self.doubt(0, 0, why)
+        if start.directory is None or normalise(start.directory) == WORKSPACE:
+            return
+        if (forbidden := _forbidden(start.directory)) is not None:
+            self.doubt(0, 0, f"its working directory has {forbidden[1]}")
+            return
+        self._run([Word("cd", 0, 0), Word(start.directory, 0, 0)], 0)
 
     def read(self) -> None:
         """Add what is in the text to the findings."""

@@ -13,8 +13,8 @@ from typing import Any
 from runner.errors import ConfigurationError
 from runner.model import Record, Verdict
 from runner.policy.commands import CommandPattern
-from runner.policy.document import flow
 from runner.policy.matching import MAX_PATTERN_MEMORY_BYTES, PATH, PatternError, normalise
+from runner.policy.nodes import flow
 from runner.policy.paths import WORKSPACE, Protected
 from runner.policy.policy import Policy
 from runner.policy.rules import SCRIPT

@@ -14,8 +14,9 @@ from typing import Any
 
 from runner.errors import PolicyError
 from runner.model import Decision, Record, Status, Verdict
-from runner.policy.document import MAX_DOCUMENT_BYTES, ExampleText, flow
+from runner.policy.document import ExampleText
 from runner.policy.document import read_cases as read_cases_text
+from runner.policy.nodes import MAX_DOCUMENT_BYTES, flow
 from runner.policy.policy import Policy
 
 LINES_SUFFIX = ".jsonl"

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from runner.errors import PolicyError
 from runner.model import Verdict
 from runner.policy import Policy
-from runner.policy.document import MAX_DOCUMENT_BYTES, MAX_RULES, Mode, read
+from runner.policy.document import MAX_RULES, Mode, read
+from runner.policy.nodes import MAX_DOCUMENT_BYTES
 
 
 def refusal(text: str) -> PolicyError:

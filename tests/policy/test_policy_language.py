@@ -193,7 +193,7 @@ def test_the_example_has_the_shape_it_is_an_example_of(tool: str) -> None:
         (r"\n", "bash", False),
         (r"\\n", "bash", True),
         (r"a\x00b", "bash", False),
-        (r'"path":"', "bash", False),
+        (r'^\{"path":"', "bash", False),
         (r'\\"path\\":\\"', "bash", True),
         (r'"content":"[^"]*","path"', "write", False),
         (r'"content":".*"path"', "write", True),  # the content may be \"path

@@ -1,24 +1,34 @@
 """The policy's table of the built-in tools' fields is that of the tools themselves."""
 
 import json
+from typing import Any
 
 from runner.policy.matching import canonical_json
-from runner.policy.shapes import FIELDS, FORMS
-from runner.tools import decode, default_registry
+from runner.policy.shapes import EXTENDED, FIELDS, FORMS
+from runner.tools import ToolSet, decode, default_registry, named_registry
 
 
-def test_the_table_has_the_fields_of_every_built_in_tool() -> None:
-    schemas = {
+def schemas(name: ToolSet) -> dict[str, dict[str, Any]]:
+    return {
         definition["name"]: definition["input_schema"]
-        for definition in default_registry().definitions("anthropic")
+        for definition in named_registry(name).definitions("anthropic")
     }
-    assert FIELDS.keys() == schemas.keys()
+
+
+def test_the_table_has_the_fields_of_the_five_tools_in_either_set() -> None:
+    five, extended = schemas("rousseau"), schemas("extended")
+    assert FIELDS.keys() == five.keys()
     for name, fields in FIELDS.items():
-        properties = schemas[name]["properties"]
-        assert [field for field, _ in fields.required] == schemas[name]["required"]
+        assert [field for field, _ in fields.required] == extended[name]["required"]
+        assert five[name]["required"] == extended[name]["required"]
         assert dict(fields.required + fields.optional) == {
-            field: schema["type"] for field, schema in properties.items()
+            field: schema["type"] for field, schema in extended[name]["properties"].items()
         }
+        assert five[name]["properties"].keys() <= extended[name]["properties"].keys()
+
+
+def test_the_table_has_the_names_of_all_other_tools() -> None:
+    assert schemas("extended").keys() == FIELDS.keys() | EXTENDED
 
 
 def test_the_tools_and_the_policy_write_the_same_json() -> None:

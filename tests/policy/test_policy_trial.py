@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from runner.errors import PolicyError
 from runner.model import Record, Status, Verdict
 from runner.policy import Policy
-from runner.policy.document import flow
 from runner.policy.document import read_cases as read_cases_text
+from runner.policy.nodes import flow
 from runner.policy.trial import failures, read_cases, replay, shadowed
 
 POLICY = Policy.parse(

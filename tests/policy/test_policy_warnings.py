@@ -78,7 +78,7 @@ def test_the_advice_matches_what_was_meant() -> None:
         ("ls$", "$ is the end"),
         ("^ls$", "^ and $ are the ends"),
         ('"command": "ls"', "no space after :"),
-        ('"path":"/etc"', "in the order of the tool's schema"),
+        ('"command":7', "in the order of the tool's schema"),
         ("rm\n", "there is a line feed in it"),
         ("\brm", "there is a backspace in it"),
         ("a\x01", "control character U+0001"),
@@ -235,10 +235,10 @@ def of_rule(verdict: str = "deny", **rule: Any) -> list[str]:
 @pytest.mark.parametrize(
     ("rule", "said"),
     [
-        ({"tool": "read", "command": "git"}, "read calls have `path` only"),
+        ({"tool": "read", "command": "git"}, "read calls have `path` and"),
         ({"tool": "grep", "redirect": "/a/**"}, "grep calls have `pattern` and `path` and"),
         ({"tool": "bash", "path": "^/etc"}, "`path` looks at the argument `path`, and bash calls"),
-        ({"tool": "BASH", "glob": "/etc/**"}, "bash calls have `command` only"),
+        ({"tool": "BASH", "glob": "/etc/**"}, "bash calls have `command` and"),
         ({"tool": "read", "field": {"content": "x"}}, "looks at the argument `content`"),
         ({"tool": "bash", "field": {"command.x": "x"}}, "is a string, with nothing in it"),
         ({"tool": "read", "path": r"^\./a"}, "an absolute path that has no . and .."),
