@@ -49,6 +49,7 @@ if TYPE_CHECKING:
         SessionNotFound,
         StoreError,
         ToolError,
+        TransferError,
         WorkspaceError,
     )
     from runner.model import (
@@ -130,6 +131,7 @@ __all__ = [
     "ToolContext",
     "ToolError",
     "ToolResult",
+    "TransferError",
     "Verdict",
     "WorkspaceError",
     "__version__",
@@ -167,6 +169,7 @@ _MODULES = {
     "SessionNotFound": "runner.errors",
     "StoreError": "runner.errors",
     "ToolError": "runner.errors",
+    "TransferError": "runner.errors",
     "WorkspaceError": "runner.errors",
     "Approval": "runner.model",
     "ApprovalState": "runner.model",

@@ -6,15 +6,19 @@ from dataclasses import replace
 from pathlib import Path
 
 from runner.approvals import Approvals, Approver
+from runner.containers import PROXY_PORT, network_of
 from runner.controller import Controller, Rules
 from runner.docker_engine import DockerEngine
+from runner.egress.leash import Leash
+from runner.egress.leashes import BUNDLE_PATH, Leashes, bundle_environment
 from runner.engine import Engine
 from runner.errors import EngineError
 from runner.images import remove_outdated
 from runner.logs import log
 from runner.policy import DENY_EVERYTHING, FixedPolicy, Policy, PolicyFile, PolicySource
 from runner.process import process_alive
-from runner.sessions import Sessions, Swept
+from runner.sandbox import Sandbox
+from runner.sessions import Lease, Sessions, Swept
 from runner.settings import Settings
 from runner.store import Store
 from runner.tools import Registry, ToolLimits, default_registry
@@ -121,7 +125,26 @@ async def build(
     async with _opened(settings, engine) as (store, engine, lost):
         for call_id in lost:
             log.warning("tool.error", call=call_id, error="lost: its process ended")
-        sessions = Sessions(engine, store, settings, **({"on_line": on_line} if on_line else {}))
+        leashes = Leashes(settings, rules=lambda: policy.current.network, records=store)
+
+        def leash_of(lease: Lease) -> Leash | None:
+            return leashes.of(lease, lease.info.id, network_of(lease.info))
+
+        async def attach(lease: Lease, sandbox: Sandbox) -> None:
+            if (leash := leash_of(lease)) is None:
+                return
+            if leash.interception is not None:
+                await sandbox.write(BUNDLE_PATH, leash.interception.bundle())
+                lease.added_environment.update(bundle_environment())
+            await sandbox.listen(PROXY_PORT, leash.take)
+
+        sessions = Sessions(
+            engine,
+            store,
+            settings,
+            on_sandbox=attach,
+            **({"on_line": on_line} if on_line else {}),
+        )
         rules = Rules(
             policy=policy,
             limits=ToolLimits(
@@ -147,7 +170,9 @@ async def build(
                 sessions=sessions,
                 store=store,
                 approvals=approvals,
+                network=leash_of,
             )
         finally:
+            await leashes.close()
             await sessions.close()
             await approvals.close()

@@ -22,9 +22,11 @@ from runner.model import Output, SessionInfo, ToolResult
 from runner.policy import Policy
 from runner.sandbox import Sandbox
 from runner.sessions import Lease, SessionOptions, Swept
-from runner.settings import Limits, Settings
-from runner.tools import Registry, default_registry
+from runner.settings import Limits, Network, Settings
+from runner.tools import Registry, ToolSet, named_registry
 
+DOWNLOAD_LIMIT_BYTES = 100 * 1024**2
+"""The largest file that comes out of a session where nobody says otherwise."""
 STREAM_PIECES = 64
 """Pieces of output that wait for whoever iterates; then the command waits."""
 
@@ -45,6 +47,11 @@ class AsyncSession:
     def info(self) -> SessionInfo:
         """What the store knows of it."""
         return self._lease.info
+
+    @property
+    def tools(self) -> Registry:
+        """The tools that its calls may name."""
+        return self._controller.tools
 
     async def call(
         self,
@@ -145,6 +152,37 @@ class AsyncSession:
             with contextlib.suppress(asyncio.CancelledError, RunnerError):
                 await running
 
+    async def upload(self, path: str, content: bytes) -> int:
+        """Put a file into the session. The host's own: no policy is asked; it is recorded.
+
+        Args:
+            path: Where to; what is not absolute is below /workspace. Directories that are
+                missing are made.
+            content: Of any size. Up to 16 MiB it takes the place of an old file in one step;
+                more is written piece by piece, and after an error a part of it is there.
+
+        Returns:
+            The bytes written.
+
+        Raises:
+            TransferError: It can't be written; its `failure` says why.
+            RunnerError: Another trouble; see `runner.errors`.
+        """
+        return await self._controller.upload(self._lease, path, content)
+
+    async def download(self, path: str, *, limit_bytes: int = DOWNLOAD_LIMIT_BYTES) -> bytes:
+        """Take a file out of the session. The host's own: no policy is asked; it is recorded.
+
+        Args:
+            path: Which file; what is not absolute is below /workspace.
+            limit_bytes: The largest that is taken; it is held in memory. 100 MiB by default.
+
+        Raises:
+            TransferError: It can't be read, or is larger; its `failure` says why.
+            RunnerError: Another trouble; see `runner.errors`.
+        """
+        return await self._controller.download(self._lease, path, limit_bytes=limit_bytes)
+
     async def sandbox(self) -> Sandbox:
         """The session's sandbox, for hosts that need more than tools: no policy, no record."""
         return await self._lease.sandbox()
@@ -169,14 +207,15 @@ class AsyncRunner:
         approver: Who answers where the policy asks: a callback that takes an `ApprovalRequest`
             and returns an `Answer`, an `ApprovalQueue`, `"store"` for an answer from another
             process (`runner approvals`), or None, for which to ask is to deny.
-        tools: The tools that calls may name; None: the five.
+        tools: The tools that calls may name: a set by its name (`"rousseau"`, the five, or
+            `"extended"`), or a registry of your own; None: the five.
         engine: The container engine; None: Docker.
         settings: All settings; None: read from environment and file.
         on_line: Gets the progress of image builds, from any thread; None: the log.
         **overrides: Single settings, by their names in `Settings`.
 
     Raises:
-        ConfigurationError, PolicyError: Settings, policy or approver can't be used.
+        ConfigurationError, PolicyError: Settings, policy, approver or tools can't be used.
     """
 
     def __init__(
@@ -184,7 +223,7 @@ class AsyncRunner:
         policy: Policy | str | Path | None = None,
         *,
         approver: Approver = None,
-        tools: Registry | None = None,
+        tools: Registry | ToolSet | None = None,
         engine: Engine | None = None,
         settings: Settings | None = None,
         on_line: Callable[[str], None] | None = None,
@@ -192,7 +231,7 @@ class AsyncRunner:
     ):
         self._source = as_source(policy)
         self.settings = settings or Settings.read(**overrides)
-        self.tools = tools if tools is not None else default_registry()
+        self.tools = tools if isinstance(tools, Registry) else named_registry(tools or "rousseau")
         """The registry: `runner.tools.register(MyTool())`."""
         self._approver = checked(approver)
         self._engine = engine
@@ -251,6 +290,9 @@ class AsyncRunner:
         ttl_s: float | None = None,
         kept: bool = False,
         tenant: str = "",
+        title: str = "",
+        network: Network | None = None,
+        users: bool = False,
         limits: Limits | None = None,
         environment: Mapping[str, str] | None = None,
     ) -> SessionOptions:
@@ -267,6 +309,9 @@ class AsyncRunner:
             ttl_s=settings.ttl_s if ttl_s is None else ttl_s,
             kept=kept,
             tenant=tenant,
+            title=title,
+            network=network or settings.network,
+            users=users,
             limits=limits or settings.limits,
             tmp_noexec=settings.tmp_noexec,
             selinux=settings.selinux,
@@ -289,7 +334,8 @@ class AsyncRunner:
             **options: As for `options`: `workspace` (a directory that is mounted at
                 /workspace; None: an empty one, removed with the session), `image`,
                 `read_only`, `runtime`, `carrier`, `timeout_s`, `idle_timeout_s`, `ttl_s`,
-                `kept` (it outlives this process), `tenant`, `limits`, `environment`.
+                `kept` (it outlives this process), `tenant`, `title`, `network`, `users` (calls
+                may run as any user of the image, root included), `limits`, `environment`.
 
         Raises:
             WorkspaceError: The directory can't be mounted.

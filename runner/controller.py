@@ -8,21 +8,25 @@ tool's schema says what is valid, the gate what is allowed, the sandbox what hap
 
 import asyncio
 import contextlib
+import posixpath
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from runner.answers import RequestFailed
 from runner.approvals import Approvals
-from runner.audit import AuditEvent
-from runner.errors import ConfigurationError, RunnerError
+from runner.audit import AuditEvent, sha256
+from runner.conversation import GRACE_S
+from runner.egress.access import NetworkAccess
+from runner.errors import ConfigurationError, RunnerError, TransferError
 from runner.gate import Gate, PathUnusable, Permit
 from runner.logs import log
 from runner.model import Call, Outcome, Record, Status, ToolResult, Verdict
 from runner.policy import PolicySource
 from runner.process import process_identity
-from runner.sandbox import GRACE_S
+from runner.sandbox import WORKSPACE
 from runner.sessions import Lease, Sessions
 from runner.store import Store
 from runner.tools import (
@@ -63,11 +67,13 @@ class Controller:
         sessions: Sessions,
         store: Store,
         approvals: Approvals,
+        network: Callable[[Lease], NetworkAccess | None] = lambda lease: None,
     ):
         self.tools = tools
         self.rules = rules
         self.sessions = sessions
         self.store = store
+        self._network = network
         self._owner = process_identity()
         self.approvals = approvals
         self._gate = Gate(rules.policy, store, approvals)
@@ -144,6 +150,75 @@ class Controller:
             outcome = await self._execute(lease, tool, call, permit, decoded.input, on_output)
             return finish(outcome)
 
+    async def upload(self, lease: Lease, path: str, content: bytes) -> int:
+        """Put a file into a session's container. The host's own doing: no policy is asked.
+
+        Args:
+            lease: The session.
+            path: Where to; what is not absolute is below the workspace. Directories that are
+                missing are made.
+            content: Of any size. Up to 16 MiB it takes the place of an old file in one step;
+                more is written piece by piece, and after an error a part of it is there.
+
+        Returns:
+            The bytes written.
+
+        Raises:
+            TransferError: It can't be written; `failure` says why.
+            SandboxLost: The container was lost meanwhile.
+            RunnerError: There is no container, or no record.
+        """
+        place = posixpath.join(WORKSPACE, path)
+        body = {"path": place, "bytes": len(content), "sha256": sha256(content)}
+        with self._transferring(lease, place):
+            sandbox = await lease.sandbox()
+            try:
+                count = await sandbox.store(place, content)
+            except BaseException as error:
+                # A part of it may be there.
+                why = error.code if isinstance(error, RequestFailed | RunnerError) else "cancelled"
+                self._note_file(lease, AuditEvent.FILE_UPLOADED, {**body, "error": why})
+                raise
+            self._note_file(lease, AuditEvent.FILE_UPLOADED, body)
+        return count
+
+    async def download(self, lease: Lease, path: str, *, limit_bytes: int) -> bytes:
+        """Take a file out of a session's container. The host's own doing: no policy is asked.
+
+        Args:
+            lease: The session.
+            path: Which file; what is not absolute is below the workspace.
+            limit_bytes: The largest that is taken.
+
+        Raises:
+            TransferError: It can't be read, or is larger; `failure` says why.
+            SandboxLost: The container was lost meanwhile.
+            RunnerError: There is no container, or no record.
+        """
+        place = posixpath.join(WORKSPACE, path)
+        with self._transferring(lease, place):
+            sandbox = await lease.sandbox()
+            content = await sandbox.fetch(place, limit_bytes=limit_bytes)
+            body = {"path": place, "bytes": len(content), "sha256": sha256(content)}
+            self._note_file(lease, AuditEvent.FILE_DOWNLOADED, body)
+        return content
+
+    @contextlib.contextmanager
+    def _transferring(self, lease: Lease, path: str) -> Iterator[None]:
+        lease.busy += 1
+        try:
+            yield
+        except RequestFailed as failure:
+            raise TransferError(
+                f"{path}: {failure.detail}", path=path, failure=failure.code
+            ) from failure
+        finally:
+            lease.busy -= 1
+
+    def _note_file(self, lease: Lease, event: AuditEvent, body: Mapping[str, Any]) -> None:
+        self.store.audit(event, session_id=lease.info.id, body=body)
+        log.info(event.value, session=lease.info.id, **body)
+
     def _timeout(self, lease: Lease, asked_s: float | None) -> float:
         limit_s = lease.timeout_s if asked_s is None else asked_s
         if not 0 < limit_s <= self.rules.max_timeout_s:
@@ -163,6 +238,8 @@ class Controller:
         on_output: OnOutput | None,
     ) -> Outcome:
         sandbox = await lease.sandbox()
+        network = self._network(lease)
+        refusals = network.refusals if network is not None else 0
         context = ToolContext(
             sandbox=sandbox,
             call=call,
@@ -173,12 +250,15 @@ class Controller:
             judged=permit.path,
             hidden=permit.hidden,
             watch=permit.watch,
+            programs=lease.programs,
+            network=network,
         )
         # A tool that keeps the time itself returns what it has; it gets a while to do so.
         limit_s = call.timeout_s + (2 * GRACE_S if keeps_time(tool) else 0.0)
         try:
             async with asyncio.timeout(limit_s):
-                return await tool.execute(context, input)
+                outcome = await tool.execute(context, input)
+                return _with_refusals(outcome, network, refusals)
         except TimeoutError:
             if sandbox.lost is not None:  # its helper did not even end the call
                 raise sandbox.lost from None
@@ -294,6 +374,7 @@ class Controller:
                 background=outcome.background,
                 decision=decision,
                 details=outcome.details,
+                blocks=outcome.blocks,
             )
             if permit.watch:
                 self._note_protected(call, outcome.details)
@@ -322,6 +403,21 @@ class Controller:
             raise
         finally:
             lease.busy -= 1
+
+
+def _with_refusals(outcome: Outcome, network: NetworkAccess | None, before: int) -> Outcome:
+    """An outcome with why connections were refused meanwhile, which few programs say.
+
+    Where several calls of a session run at once, each of them is told of all refusals.
+    """
+    reasons = network.refused_since(before) if network is not None else ()
+    if not reasons:
+        return outcome
+    details = {**outcome.details, "network_refused": list(reasons)}
+    error = outcome.error
+    if error is not None:
+        error = "\n".join([error, *(f"network: {reason}" for reason in reasons)])
+    return replace(outcome, details=details, error=error)
 
 
 PROTECTED_FACTS = ("protected", "protected_count", "protected_incomplete")

@@ -136,6 +136,16 @@ log = Logger()
 """The one there is: `from runner.logs import log`."""
 
 
+def bind(**facts: Any) -> None:
+    """Add facts to every event that this task, and those it starts, log from here on.
+
+    Where `configure` was called, that is: they do not reach the standard library's logger.
+    """
+    import structlog  # here, since it takes its time: see `configure`
+
+    structlog.contextvars.bind_contextvars(**facts)
+
+
 def configure(
     format: Format,
     level: Level = "info",

@@ -14,15 +14,18 @@ import hashlib
 import os
 import secrets
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
-from runner.containers import Containers
+from runner.answers import RequestFailed
+from runner.background import Programs
+from runner.containers import Containers, network_of
 from runner.engine import Engine
 from runner.errors import (
     RunnerError,
+    SandboxError,
     SessionBusy,
     SessionEnded,
     SessionNotFound,
@@ -34,7 +37,7 @@ from runner.lock import Lock, lock_is_held
 from runner.logs import log
 from runner.model import SessionInfo, SessionState
 from runner.sandbox import Sandbox
-from runner.settings import Limits, Settings
+from runner.settings import Limits, Network, Settings
 from runner.store import AuditEvent, Store
 from runner.workspace import check_workspace, make_workspace, remove_tree
 
@@ -67,6 +70,12 @@ class SessionOptions:
     kept: bool = False
     """It outlives the process that opens it."""
     tenant: str = ""
+    title: str = ""
+    """What its opener calls it, for people."""
+    network: Network = "none"
+    """What its programs reach through the runner's proxy."""
+    users: bool = False
+    """Its calls may run as any user of the image, root included; see `containers`."""
     limits: Limits = field(default_factory=Limits)
     tmp_noexec: bool = False
     selinux: str = ""
@@ -82,6 +91,8 @@ class SessionOptions:
             "tmp_noexec": self.tmp_noexec,
             "selinux": self.selinux,
             "environment": dict(self.environment),
+            "network": self.network,
+            "users": self.users,
         }
 
 
@@ -112,6 +123,9 @@ class Lease:
         """Calls under way."""
         self._sessions = sessions
         self._lock = lock
+        self.added_environment: dict[str, str] = {}
+        """Variables that whoever attaches to its sandboxes adds; see `OnSandbox`."""
+        self._programs: Programs | None = None
         self._sandbox: Sandbox | None = None
         self._opening = asyncio.Lock()
         self._released = False
@@ -123,9 +137,15 @@ class Lease:
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """Variables that every call of the session gets."""
-        found: Mapping[str, str] = self.info.options["environment"]
-        return found
+        """Variables that every call of the session gets; what it was opened with comes first."""
+        return {**self.added_environment, **self.info.options["environment"]}
+
+    @property
+    def programs(self) -> Programs:
+        """What goes on between calls of this lease; it ends with it."""
+        if self._programs is None:
+            self._programs = Programs()
+        return self._programs
 
     async def sandbox(self) -> Sandbox:
         """The session's sandbox: the one at hand, or a new one where that was lost.
@@ -197,16 +217,37 @@ class Lease:
         await self.release()
 
 
+OnSandbox = Callable[[Lease, Sandbox], Awaitable[None]]
+"""Attaches to a sandbox before anybody uses it."""
+
+
 class Sessions:
-    """All sessions of one data directory, and the leases of this process."""
+    """All sessions of one data directory, and the leases of this process.
+
+    Args:
+        engine: Where their containers are.
+        store: Where their records are.
+        settings: The settings.
+        on_line: Gets the progress of image builds.
+        on_sandbox: Awaited with every sandbox of a session that has a network, be it of a new
+            container, a rebuilt or an adopted one: whoever serves the network listens there.
+            None: nobody does, and the session's programs reach nothing.
+    """
 
     def __init__(
-        self, engine: Engine, store: Store, settings: Settings, *, on_line: OnLine = _quiet
+        self,
+        engine: Engine,
+        store: Store,
+        settings: Settings,
+        *,
+        on_line: OnLine = _quiet,
+        on_sandbox: OnSandbox | None = None,
     ):
         self.engine = engine
         self._store = store
         self._settings = settings
         self._on_line = on_line
+        self._on_sandbox = on_sandbox
         self._leases: set[Lease] = set()
         self._reaper: asyncio.Task[None] | None = None
         self._leased = asyncio.Event()
@@ -271,6 +312,7 @@ class Sessions:
             idle_timeout_s=options.idle_timeout_s,
             expires_at=now + options.ttl_s,
             tenant=options.tenant,
+            title=options.title,
             options=options.stored(),
             marker=secrets.token_hex(MARKER_BYTES),
         )
@@ -373,7 +415,24 @@ class Sessions:
         return (await ensure_image(self.engine, ref, self._on_line)).id
 
     async def connect(self, lease: Lease, *, fresh: bool) -> Sandbox:
-        """A sandbox for the lease: on its running container, else on a new one."""
+        """A sandbox for the lease: on its running container, else on a new one.
+
+        Raises:
+            SandboxError: Nobody can listen there for the connections of its programs.
+        """
+        sandbox = await self._connect(lease, fresh=fresh)
+        if self._on_sandbox is not None and network_of(lease.info) != "none":
+            try:
+                await self._on_sandbox(lease, sandbox)
+            except RequestFailed as error:
+                sandbox.close()
+                raise SandboxError(f"the session's network can't be set up: {error}") from error
+            except BaseException:
+                sandbox.close()
+                raise
+        return sandbox
+
+    async def _connect(self, lease: Lease, *, fresh: bool) -> Sandbox:
         info = lease.info
         if not fresh and (sandbox := await self._containers.reach(info)) is not None:
             return sandbox

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 import platformdirs
 import pydantic
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
@@ -51,9 +51,33 @@ class Limits(BaseModel):
     file_size_bytes: Bytes = 1024**3
     """The largest file that a process may write."""
     tmp_bytes: Bytes = 128 * 1024**2
-    """Size of /tmp, in memory."""
+    """Size of /tmp, and of /var/tmp, in memory."""
     home_bytes: Bytes = 64 * 1024**2
     """Size of the home directory, in memory."""
+
+
+class Credential(BaseModel):
+    """A secret that the host adds to requests of containers, which never see it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    host: str
+    """The host it is meant for: a name, exactly."""
+    header: str = "Authorization"
+    """The header that is set."""
+    value: SecretStr
+    """The header's value, such as `Bearer …`."""
+    ports: tuple[Annotated[int, Field(gt=0, lt=65536)], ...] = (443,)
+    """The ports it is sent to."""
+    plain_http: bool = False
+    """It is also added where nothing encrypts it on its way: to requests in plain HTTP."""
+    methods: tuple[str, ...] = ()
+    """HTTP methods it is added to; none named: all."""
+    paths: tuple[str, ...] = ()
+    """Globs over paths it is added to; none named: all."""
+
+
+Network = Literal["none", "allowlist", "open"]
 
 
 class Settings(BaseSettings):
@@ -93,7 +117,7 @@ class Settings(BaseSettings):
     """A session is closed after this, used or not."""
     limits: Limits = Limits()
     tmp_noexec: bool = False
-    """Nothing in /tmp and the home directory can be executed. Breaks many build tools."""
+    """Nothing in /tmp, /var/tmp and the home directory can be executed. Breaks many build tools."""
     output_limit_bytes: Annotated[int, Field(ge=1024)] = 1024**2
     """Output of one call that comes back; the rest stays in the container."""
     read_limit_bytes: Annotated[int, Field(ge=1024, le=16 * 1024**2)] = 16 * 1024**2
@@ -104,6 +128,28 @@ class Settings(BaseSettings):
     """What becomes of processes that a command leaves running: until the session ends, or none."""
     selinux: Literal["", "z", "Z"] = ""
     """Relabel the workspace for SELinux: shared or private."""
+    network: Network = "none"
+    """What programs in a session reach through the runner's proxy: nothing, what the policy's
+    `network` rules allow, or every public address. No container has a network of its own."""
+    credentials: dict[str, Credential] = Field(default_factory=dict)
+    """Secrets, by name, that are added to matching requests on the host."""
+    intercept: tuple[str, ...] = ()
+    """Hosts whose HTTPS the runner opens, so that rules see requests and credentials are added:
+    exact names, or `*.name`. Sessions trust a certificate authority of their own for it."""
+    max_connections: Annotated[int, Field(ge=1, le=64)] = 32
+    """Connections of one session at once."""
+    max_connection_s: Seconds = 600.0
+    """How long one connection may last."""
+    max_transfer_bytes: Bytes = 1024**3
+    """What a session may send and receive, all connections together."""
+
+    mcp_token: Annotated[SecretStr, Field(min_length=16)] | None = None
+    """What clients of `runner mcp --http` must show as their bearer token, 16 characters at least.
+    Without one the server listens on this machine's own addresses only."""
+    mcp_max_sessions: Annotated[int, Field(ge=1)] = 16
+    """Sessions that one MCP server has open at once."""
+    mcp_progress_s: Seconds = 5.0
+    """How often a client of the MCP server hears of a call that takes long."""
 
     @field_validator("data_dir", "cache_dir", "runtime_dir")
     @classmethod

@@ -14,14 +14,14 @@ from typing import Any, Self, TypeVar
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from runner.approvals import Approver
-from runner.client import AsyncRunner, AsyncSession
+from runner.client import DOWNLOAD_LIMIT_BYTES, AsyncRunner, AsyncSession
 from runner.controller import RawInput
 from runner.engine import Engine
 from runner.model import Output, SessionInfo, ToolResult
 from runner.policy import Policy
 from runner.sessions import Swept
 from runner.settings import Settings
-from runner.tools import Registry
+from runner.tools import Registry, ToolSet
 
 T = TypeVar("T")
 
@@ -125,6 +125,15 @@ class Session:
         finally:
             self._portal.call(close)
 
+    def upload(self, path: str, content: bytes) -> int:
+        """Put a file into the session; see `AsyncSession.upload`."""
+        return _wait(self._portal, lambda: self._session.upload(path, content))
+
+    def download(self, path: str, *, limit_bytes: int = DOWNLOAD_LIMIT_BYTES) -> bytes:
+        """Take a file out of the session; see `AsyncSession.download`."""
+        download = self._session.download
+        return _wait(self._portal, lambda: download(path, limit_bytes=limit_bytes))
+
     def close(self) -> None:
         """Let go: a kept session goes on without us, any other is closed."""
         self._portal.call(self._session.close)
@@ -147,7 +156,7 @@ class Runner:
         policy: Policy | str | Path | None = None,
         *,
         approver: Approver = None,
-        tools: Registry | None = None,
+        tools: Registry | ToolSet | None = None,
         engine: Engine | None = None,
         settings: Settings | None = None,
         **overrides: Any,

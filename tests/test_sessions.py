@@ -165,7 +165,7 @@ def test_a_container_is_what_the_design_says(
     assert (host["NetworkMode"], host["ReadonlyRootfs"], host["CapDrop"]) == ("none", True, ["ALL"])
     assert (host["Privileged"], host["PidMode"], host["CapAdd"]) == (False, "", None)
     assert (host["Memory"], host["MemorySwap"]) == (512 * 1024**2, 512 * 1024**2)
-    assert set(host["Tmpfs"]) == {"/tmp", "/home/sandbox"}
+    assert set(host["Tmpfs"]) == {"/tmp", "/var/tmp", "/home/sandbox"}
     for options in host["Tmpfs"].values():
         assert {"nosuid", "nodev"} < set(options.split(","))
         assert "size=" in options

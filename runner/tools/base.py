@@ -12,6 +12,8 @@ from typing import Annotated, Any, Literal, Protocol
 from pydantic import AfterValidator, BaseModel, ConfigDict
 from pydantic_core import PydanticCustomError
 
+from runner.background import Programs
+from runner.egress.access import NetworkAccess
 from runner.model import Call, Outcome, Status
 from runner.sandbox import Sandbox
 
@@ -30,6 +32,8 @@ class ToolLimits:
     grep_max_matches: int = 200
     grep_max_file_bytes: int = 4 * 1024**2
     """Larger files are not searched."""
+    list_max_entries: int = 1000
+    """What `list` and `glob` return at most."""
     background: Literal["keep", "kill"] = "keep"
     """What becomes of processes that a command leaves running."""
 
@@ -57,6 +61,27 @@ class ToolContext:
     watch: tuple[str, ...] = ()
     """RE2 over whole paths in lower case: the files that are protected. A tool that runs a
     program hands this to the sandbox, and tells in `Outcome.details` what became of them."""
+    programs: Programs = field(default_factory=Programs)
+    """The programs of this session that go on between calls, and its shell."""
+    network: NetworkAccess | None = None
+    """The session's network, for a tool that fetches something on the host; None: it has none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Effects:
+    """What a tool may do, as hints for whoever shows its calls to people; nothing relies on them.
+
+    What is not known is taken for the worse, as the Model Context Protocol does.
+    """
+
+    read_only: bool = False
+    """It changes nothing."""
+    destructive: bool = True
+    """It may change or remove what is there, rather than only add."""
+    idempotent: bool = False
+    """A second call with the same input changes nothing more."""
+    open_world: bool | None = True
+    """It may reach what is outside of the session. None: where the session has a network."""
 
 
 class Tool(Protocol):
@@ -82,6 +107,12 @@ class Tool(Protocol):
     async def execute(self, context: ToolContext, input: Any, /) -> Outcome:
         """Do it, with an instance of the model."""
         ...
+
+
+def effects(tool: Tool) -> Effects:
+    """What a tool may do: its attribute `effects`, or the worst where it has none."""
+    found = getattr(tool, "effects", None)
+    return found if isinstance(found, Effects) else Effects()
 
 
 def keeps_time(tool: Tool) -> bool:

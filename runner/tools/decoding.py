@@ -19,6 +19,8 @@ MAX_INPUT_BYTES = 2_000_000
 """The longest input, as UTF-8 JSON. Room for a 1.5 MiB command with its escapes; the wire
 format, the command lines that the kernel takes and the audit have more, so that what is valid
 here is not refused further down."""
+PATH = "path"
+"""The property that says where a tool acts."""
 MAX_DEPTH = 64
 """Arrays and objects inside each other; Python's decoder gives up at about a thousand."""
 MAX_NUMBER_CHARACTERS = 1000
@@ -34,7 +36,8 @@ class Decoded:
     """A valid input."""
 
     arguments: dict[str, Any]
-    """What was given, nothing added, in the schema's order."""
+    """What was given, in the schema's order. Nothing is added but the default of `path`: rules
+    for paths, the record and people have to see where a call acts."""
     canonical: str
     """The same as JSON: compact, characters unescaped."""
     input: BaseModel
@@ -61,7 +64,7 @@ def decode(tool: Tool, raw: str | bytes | Mapping[str, Any]) -> Decoded:
             parsed = tool.input.model_validate_json(text, strict=True)
         except ValidationError as error:
             raise InvalidInput(_explain(error, value)) from error
-        arguments = _in_order(value, parsed, "")
+        arguments = _in_order(_with_path(value, parsed), parsed, "")
     except InvalidInput as error:
         raise InvalidInput(f"{tool.name}: {error}") from error.__cause__
     done = plain is not None and list(plain) == list(arguments)
@@ -210,6 +213,14 @@ def _refuse_unknown(value: dict[str, Any], model: type[BaseModel], place: str) -
             names = ", ".join(accepted) or "none"
             unknown = go_quote(_below(place, name))
             raise InvalidInput(f"unknown property {unknown}; accepted: {names}")
+
+
+def _with_path(value: dict[str, Any], parsed: BaseModel) -> dict[str, Any]:
+    """An input with the path that its tool takes where none is given, if it takes one."""
+    default = getattr(parsed, PATH, None)
+    if PATH in value or PATH not in properties(type(parsed)) or not isinstance(default, str):
+        return value
+    return {**value, PATH: default}
 
 
 def _in_order(value: Any, parsed: Any, place: str) -> Any:

@@ -9,6 +9,7 @@ from runner.answers import RequestFailed
 from runner.model import Outcome
 from runner.tools.base import (
     AbsolutePath,
+    Effects,
     RequiredText,
     Tool,
     ToolContext,
@@ -47,6 +48,7 @@ class EditTool(Tool):
         " fails. Preserve indentation exactly."
     )
     input = EditInput
+    effects = Effects(open_world=False)
 
     async def execute(self, context: ToolContext, input: EditInput, /) -> Outcome:
         """Edit the file; after an error it is as it was."""
@@ -59,13 +61,23 @@ class EditTool(Tool):
                 judged=context.judged,
             )
         except RequestFailed as failure:
-            half = "write" if failure.code in _WHILE_WRITING else "read"
-            return failed(f"edit: {half}: open {input.path}: {failure.detail}")
-        if count == 0:
-            return failed(f"edit: old_string not found in {input.path}")
-        if count > 1:
-            return failed(
-                f"edit: old_string is not unique in {input.path} (found {count} occurrences);"
-                " provide more surrounding context"
-            )
+            return failed(failure_words(self.name, input.path, failure))
+        if count != 1:
+            return failed(f"edit: {miss_words(count, input.path)}")
         return Outcome(output=f"edited {input.path} (1 replacement)")
+
+
+def failure_words(tool: str, path: str, failure: RequestFailed) -> str:
+    """Why a file could not be edited, as the tool says it."""
+    half = "write" if failure.code in _WHILE_WRITING else "read"
+    return f"{tool}: {half}: open {path}: {failure.detail}"
+
+
+def miss_words(count: int, path: str) -> str:
+    """Why a text that occurs so often, which is not once, can't be replaced."""
+    if count == 0:
+        return f"old_string not found in {path}"
+    return (
+        f"old_string is not unique in {path} (found {count} occurrences);"
+        " provide more surrounding context"
+    )

@@ -4,6 +4,7 @@ from runner.answers import RequestFailed
 from runner.model import Outcome
 from runner.tools.base import (
     AbsolutePath,
+    Effects,
     RequiredText,
     Tool,
     ToolContext,
@@ -39,6 +40,7 @@ class GrepTool(Tool):
         " files larger than the configured limit. Returns 'path:line: matched_line' rows."
     )
     input = GrepInput
+    effects = Effects(read_only=True, destructive=False, idempotent=True, open_world=False)
 
     async def execute(self, context: ToolContext, input: GrepInput, /) -> Outcome:
         """Search the files.

@@ -2,7 +2,15 @@
 
 from runner.answers import RequestFailed
 from runner.model import Outcome
-from runner.tools.base import AbsolutePath, Tool, ToolContext, ToolInput, decode_text, failed
+from runner.tools.base import (
+    AbsolutePath,
+    Effects,
+    Tool,
+    ToolContext,
+    ToolInput,
+    decode_text,
+    failed,
+)
 
 BINARY_PREFIX_BYTES = 512
 """A NUL among these makes a file binary, as in the reference."""
@@ -24,6 +32,7 @@ class ReadTool(Tool):
         " Returns file contents or an error."
     )
     input = ReadInput
+    effects = Effects(read_only=True, destructive=False, idempotent=True, open_world=False)
 
     async def execute(self, context: ToolContext, input: ReadInput, /) -> Outcome:
         """Read the file.

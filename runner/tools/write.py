@@ -2,7 +2,7 @@
 
 from runner.answers import RequestFailed
 from runner.model import Outcome
-from runner.tools.base import AbsolutePath, Tool, ToolContext, ToolInput, failed
+from runner.tools.base import AbsolutePath, Effects, Tool, ToolContext, ToolInput, failed
 
 
 class WriteInput(ToolInput):
@@ -23,6 +23,7 @@ class WriteTool(Tool):
         " Creates parent directories as needed. Input: absolute path + content."
     )
     input = WriteInput
+    effects = Effects(idempotent=True, open_world=False)
 
     async def execute(self, context: ToolContext, input: WriteInput, /) -> Outcome:
         """Write the file; after an error its old content is still there."""

@@ -4,8 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from runner.answers import RequestFailed, RunResult, SearchResult
-from runner.sandbox import OnOutput, Sandbox
+from runner.answers import Edit, Edited, RequestFailed, RunResult, SearchResult
+from runner.conversation import OnOutput
+from runner.sandbox import Sandbox
 
 
 def ran(output: bytes = b"", **changes: Any) -> RunResult:
@@ -83,6 +84,13 @@ class FakeSandbox:
     ) -> int:
         self._ask("replace", path, old, new, limit_bytes, *_said(judged))
         return self.files[judged or path].count(old)
+
+    async def edit(
+        self, path: str, edits: Sequence[Edit], *, limit_bytes: int, judged: str | None = None
+    ) -> Edited:
+        self._ask("edit", path, tuple(edits), limit_bytes, *_said(judged))
+        content = self.files[judged or path]
+        return Edited(tuple(content.count(edit.old) for edit in edits), True)
 
     async def search(self, path: str, pattern: str, **options: Any) -> SearchResult:
         self._ask("search", path, pattern, options)
