@@ -5,6 +5,7 @@ import pytest
 from tests.attacks import (
     test_descriptors,
     test_inputs,
+    test_mcp,
     test_output,
     test_paths,
     test_policy,
@@ -17,6 +18,7 @@ from tests.attacks.waiting import WAITING, Reason
 RUN = (
     test_descriptors.ROWS
     | test_inputs.ROWS
+    | test_mcp.ROWS
     | test_output.ROWS
     | test_paths.ROWS
     | test_policy.ROWS
@@ -33,6 +35,8 @@ def test_every_row_is_run_or_waits() -> None:
     concerned = {row.id for row in rows(AREAS)} | {
         row.id for row in rows(["protocol"]) if row.tool == "bash"
     }
+    # Of the area `api`, what concerns the server that there is.
+    concerned |= {row.id for row in rows(["api"]) if row.tool == "mcp" or row.id == "AP-007"}
 
     assert concerned == RUN | WAITING.keys()
 
@@ -42,6 +46,8 @@ def test_no_row_that_is_run_waits() -> None:
 
 
 @pytest.mark.docker
-@pytest.mark.parametrize("reason", set(WAITING.values()), ids=lambda reason: reason.text[:40])
+@pytest.mark.parametrize(
+    "reason", dict.fromkeys(WAITING.values()), ids=lambda reason: reason.text[:40]
+)
 def test_a_row_waits_only_as_long_as_it_has_to(reason: Reason) -> None:
     assert reason.holds(), f"run {[id for id, why in WAITING.items() if why is reason]} now"
