@@ -27,10 +27,18 @@ def run(name: str, data_dir: Path) -> str:
     return done.stdout
 
 
-def test_every_example_is_tried_here() -> None:
-    tested = {"demo.py", "library.py", "custom_tool.py"}
+def test_every_example_is_tried_here_or_with_its_integration() -> None:
+    here = {"demo.py", "library.py", "custom_tool.py"}
+    modules = (Path(__file__).parent / "integrations").glob("test_*.py")
+    elsewhere = "".join(module.read_text(encoding="utf-8") for module in modules)
 
-    assert {path.name for path in EXAMPLES.glob("*.py")} == tested
+    untried = {
+        path.name
+        for path in EXAMPLES.glob("*.py")
+        if path.name not in here and f'"{path.name}"' not in elsewhere
+    }
+
+    assert untried == set()
 
 
 def test_the_demo_shows_all_tools_a_denial_a_time_limit_and_the_record(tmp_path: Path) -> None:
