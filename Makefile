@@ -13,8 +13,8 @@ demo: ## Set up what is missing, then watch an agent's tool calls run in a locke
 	@$(setup) run $(python) examples/demo.py
 
 test: lint ## Set up what is missing, then check style and types, and run all tests
-	@$(setup) docker cli runsc images
-	$(setup) run $(python) -m pytest --cov
+	@$(setup) inspector docker cli runsc images
+	$(setup) run $(python) -m pytest --cov --numprocesses auto --maxprocesses 4 --dist loadfile
 
 lint: ## Check style and types
 	@$(setup) dev

@@ -147,16 +147,34 @@ def test_the_readme_says_the_limits_that_sessions_have() -> None:
 # Tools.
 
 
-@pytest.mark.parametrize("tool", tools.builtin_tools(), ids=lambda tool: tool.name)
-def test_the_tools_page_lists_the_properties_of_each_tool(tool: tools.Tool) -> None:
-    rows = table(section(page("docs/tools.md"), tool.name))
+DESCRIBED = [
+    *((tool, tool.name) for tool in tools.builtin_tools()),
+    *(
+        (
+            tool,
+            {
+                "read": "read with ranges, images and bytes",
+                "write": "write with bytes",
+                "edit": "edit with replace_all",
+                "bash": "bash with more",
+            }.get(tool.name, tool.name),
+        )
+        for tool in tools.extended_tools()
+    ),
+]
+"""Tools, and the headings on the tools page that they are under."""
+
+
+@pytest.mark.parametrize(("tool", "heading"), DESCRIBED, ids=[heading for _, heading in DESCRIBED])
+def test_the_tools_page_lists_the_properties_of_each_tool(tool: tools.Tool, heading: str) -> None:
+    rows = table(section(page("docs/tools.md"), heading))
     schema = tool.input.model_json_schema()
 
-    assert set(names(rows)) == set(schema["properties"])
+    assert names(rows) == list(schema["properties"])
     for name, type_, _ in rows:
         property_ = name.strip("`")
         assert type_.split(",")[0] == schema["properties"][property_]["type"]
-        assert ("required" in type_) == (property_ in schema["required"])
+        assert ("required" in type_) == (property_ in schema.get("required", []))
 
 
 # Code and links.

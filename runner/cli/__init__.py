@@ -1,8 +1,11 @@
 """The command line: words in, values of the library called, words and an exit status out.
 
     calls      run, call             session   session create, list, show, close
+    mcp        mcp
     approvals  approvals list, show, approve, deny     prompt   what `--ask` asks
     policies   policy check, explain, test, replay, init, list, show
+    network    connections, policy connect
+    cron       cron add, list, runs, remove, enable, disable, run, daemon
     records    log, audit, prune     setup     image, tools, doctor
     help       exit codes, settings
     options    what commands share   values    words made into values
@@ -23,7 +26,7 @@ from typing import Annotated
 
 import typer
 
-from runner.cli import approvals, calls, policies, records, session, setup
+from runner.cli import approvals, calls, cron, mcp, network, policies, records, session, setup
 from runner.cli import help as topics
 from runner.cli.exits import USAGE
 from runner.cli.options import LogAs, LogFormat, Quiet, Verbose
@@ -45,8 +48,10 @@ Command = Callable[..., None]
 COMMANDS: tuple[tuple[str, Command], ...] = (
     ("run", calls.run),
     ("call", calls.call),
+    ("mcp", mcp.mcp),
     ("tools", setup.tools),
     ("log", records.log),
+    ("connections", network.connections),
     ("prune", records.prune),
     ("doctor", setup.doctor),
     ("help", topics.help_),
@@ -73,12 +78,27 @@ GROUPS: tuple[tuple[str, str, tuple[tuple[str, Command], ...]], ...] = (
         ),
     ),
     (
+        "cron",
+        "Run calls at times of a schedule.",
+        (
+            ("add", cron.add),
+            ("list", cron.list_),
+            ("runs", cron.runs),
+            ("run", cron.run),
+            ("enable", cron.enable),
+            ("disable", cron.disable),
+            ("remove", cron.remove),
+            ("daemon", cron.daemon),
+        ),
+    ),
+    (
         "policy",
         "Check, explain and try policies, and make a first one.",
         (
             ("check", policies.check),
             ("explain", policies.explain),
             ("test", policies.try_cases),
+            ("connect", network.connect),
             ("replay", policies.replay),
             ("init", policies.init),
             ("list", policies.list_),

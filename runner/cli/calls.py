@@ -19,11 +19,14 @@ from runner.cli.options import (
     Image,
     Json,
     Memory,
+    NetworkOption,
     PolicyOption,
     Quiet,
     ReadOnly,
     Runtime,
     Timeout,
+    Tools,
+    ToolSetName,
     Verbose,
     Wait,
     Workspace,
@@ -63,6 +66,7 @@ def run(
     image: Image = None,
     runtime: Runtime = None,
     carrier: Carrier = None,
+    network: NetworkOption = None,
     timeout: Timeout = None,
     memory: Memory = None,
     cpus: Cpus = None,
@@ -85,6 +89,7 @@ def run(
             image=image,
             runtime=runtime,
             carrier=carrier,
+            network=network,
             timeout_s=timeout,
             memory_bytes=memory,
             cpus=cpus,
@@ -173,6 +178,8 @@ def _comment(terminal: Terminal, result: ToolResult) -> None:
         terminal.warn(f"{result.truncated.omitted_bytes} bytes of the output are left out")
     if result.background:
         terminal.say(f"processes left running, ended with the session: {result.background}")
+    for reason in result.details.get("network_refused", ()):
+        terminal.warn(one_line(f"network: {reason}"))
     _tell_protected(terminal, result)
 
 
@@ -202,6 +209,7 @@ def call(
     ],
     policy: PolicyOption = DEFAULT_POLICY,
     ask: Ask = None,
+    tools: Tools = ToolSetName.ROUSSEAU,
     timeout: Timeout = None,
     wait: Wait = None,
     as_json: Json = False,
@@ -226,7 +234,7 @@ def call(
         from runner.client import AsyncRunner
 
         async with (
-            AsyncRunner(chosen, approver=approver, settings=settings) as runner,
+            AsyncRunner(chosen, approver=approver, settings=settings, tools=tools.value) as runner,
             await runner.attach(session, wait_s=wait or 0.0) as attached,
         ):
             if isinstance(approver, Prompt):

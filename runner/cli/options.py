@@ -17,6 +17,14 @@ class CarrierName(StrEnum):
     ATTACH = "attach"
 
 
+class NetworkName(StrEnum):
+    """What programs of a session reach."""
+
+    NONE = "none"
+    ALLOWLIST = "allowlist"
+    OPEN = "open"
+
+
 class AskWhom(StrEnum):
     """Who answers where the policy asks."""
 
@@ -39,6 +47,13 @@ class DefinitionFormat(StrEnum):
     ANTHROPIC = "anthropic"
     OPENAI = "openai"
     MCP = "mcp"
+
+
+class ToolSetName(StrEnum):
+    """Which tools calls may name."""
+
+    ROUSSEAU = "rousseau"
+    EXTENDED = "extended"
 
 
 def terminal_of(context: typer.Context) -> Terminal:
@@ -135,6 +150,14 @@ Carrier = Annotated[
     CarrierName | None,
     typer.Option("--carrier", help="How to talk to the container."),
 ]
+NetworkOption = Annotated[
+    NetworkName | None,
+    typer.Option(
+        "--network",
+        help="What programs reach: nothing, what the policy's `network` rules allow, or every"
+        " public address. Default: nothing.",
+    ),
+]
 Timeout = Annotated[
     float | None,
     typer.Option(
@@ -163,6 +186,12 @@ Env = Annotated[
     list[str] | None,
     typer.Option("--env", "-e", metavar="NAME=VALUE", help="A variable for commands. Repeatable."),
 ]
+Tools = Annotated[
+    ToolSetName,
+    typer.Option(
+        "--tools", help="Which tools there are: the five of rousseau-agent, or the extended set."
+    ),
+]
 Wait = Annotated[
     float | None,
     typer.Option(
@@ -179,6 +208,7 @@ def session_settings(
     image: str | None,
     runtime: str | None,
     carrier: CarrierName | None = None,
+    network: NetworkName | None = None,
     timeout_s: float | None,
     memory_bytes: int | None,
     cpus: float | None,
@@ -191,6 +221,7 @@ def session_settings(
         "image": image,
         "runtime": runtime,
         "carrier": None if carrier is None else carrier.value,
+        "network": None if network is None else network.value,
         "timeout_s": timeout_s,
         "limits": given or None,
         **more,

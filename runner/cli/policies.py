@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from runner.cli.exits import NO, OK
-from runner.cli.options import Json, Quiet, terminal_of
+from runner.cli.options import Json, Quiet, Tools, ToolSetName, terminal_of
 from runner.cli.session import no_session
 from runner.cli.terminal import described, one_line
 from runner.cli.values import moment, tool_input
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from runner.policy.explain import Asked, Explanation, Part
     from runner.policy.trial import Failure, Replayed
     from runner.store import Store
+    from runner.tools import Registry
 
 SHOWN_CHARACTERS = 300
 """Of a call in a table; `--json` shows all that there is."""
@@ -122,6 +123,7 @@ def explain(
         ),
     ] = None,
     every: Annotated[bool, typer.Option("--all", help="Show rules that do not fit, too.")] = False,
+    tools: Tools = ToolSetName.ROUSSEAU,
     as_json: Json = False,
 ) -> None:
     """Say what a policy makes of a call, and why.
@@ -132,11 +134,12 @@ def explain(
     """
     from runner.app import as_policy
     from runner.policy.explain import explain as explained
+    from runner.tools import named_registry
 
     terminal = terminal_of(context)
     policy = as_policy(file)
     try:
-        arguments = _arguments(tool, tool_input(input_))
+        arguments = _arguments(named_registry(tools.value), tool, tool_input(input_))
     except ValueError as invalid:
         terminal.error(f"{invalid}; no policy is asked about such a call")
         if terminal.as_json:
@@ -149,15 +152,15 @@ def explain(
         terminal.print("\n".join(_explained(explanation, every=every)))
 
 
-def _arguments(name: str, raw: bytes) -> dict[str, Any]:
+def _arguments(registry: "Registry", name: str, raw: bytes) -> dict[str, Any]:
     """A call's arguments: as the tool takes them, or of a tool that is not known any object.
 
     Raises:
         ValueError: The input does not fit.
     """
-    from runner.tools import InvalidInput, decode, default_registry
+    from runner.tools import InvalidInput, decode
 
-    tool = default_registry().get(name)
+    tool = registry.get(name)
     if tool is not None:
         try:
             return decode(tool, raw).arguments

@@ -35,6 +35,9 @@ _SHOWN: dict[str, tuple[str, ...]] = {
     "approval.denied": ("tool", "approval", "by", "how", "answer"),
     "approval.expired": ("tool", "approval"),
     "approval.cancelled": ("tool", "approval", "answer"),
+    "network.allowed": ("protocol", "host", "port", "method", "path", "rule", "credential"),
+    "network.denied": ("protocol", "host", "port", "method", "path", "rule", "reason"),
+    "network.ended": ("host", "port", "sent_bytes", "received_bytes", "reason"),
     "session.opened": ("workspace", "read_only", "runtime", "kept"),
 }
 """Of which facts an event's line tells. Of an event that is not here: all."""
@@ -43,6 +46,7 @@ _STYLES = {
     "tool.denied": "red",
     "tool.error": "red",
     "approval.denied": "red",
+    "network.denied": "red",
     "tool.protected": "yellow",
 }
 

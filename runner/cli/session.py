@@ -16,6 +16,7 @@ from runner.cli.options import (
     Image,
     Json,
     Memory,
+    NetworkOption,
     Quiet,
     ReadOnly,
     Runtime,
@@ -44,6 +45,7 @@ def create(
     image: Image = None,
     runtime: Runtime = None,
     carrier: Carrier = None,
+    network: NetworkOption = None,
     timeout: Timeout = None,
     idle_timeout: Annotated[
         float | None,
@@ -80,6 +82,7 @@ def create(
             image=image,
             runtime=runtime,
             carrier=carrier,
+            network=network,
             timeout_s=timeout,
             memory_bytes=memory,
             cpus=cpus,

@@ -13,6 +13,8 @@ from runner.cli.options import (
     Json,
     Quiet,
     Runtime,
+    Tools,
+    ToolSetName,
     Verbose,
     terminal_of,
 )
@@ -133,13 +135,14 @@ def tools(
         DefinitionFormat | None,
         typer.Option("--format", help="Print their definitions as JSON, as this API wants them."),
     ] = None,
+    set_: Tools = ToolSetName.ROUSSEAU,
     as_json: Json = False,
 ) -> None:
     """List the tools, or print their definitions for a model."""
-    from runner.tools import default_registry
+    from runner.tools import named_registry
 
     terminal = terminal_of(context)
-    registry = default_registry()
+    registry = named_registry(set_.value)
     if format_ is None and not terminal.as_json:
         terminal.print_table(
             ("TOOL", "WHAT IT DOES"), [(tool.name, tool.description) for tool in registry]

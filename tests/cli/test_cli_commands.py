@@ -261,6 +261,14 @@ def test_tools_are_listed_for_people(cli: Cli) -> None:
     assert json.loads(cli("tools", "--json").stdout)[0]["input_schema"]
 
 
+def test_the_extended_tools_are_listed_where_they_are_asked_for(cli: Cli) -> None:
+    lines = cli("tools", "--tools", "extended").stdout.splitlines()
+    assert {"read", "multi_edit", "glob", "list"} <= {line.split()[0] for line in lines}
+    definitions = json.loads(cli("tools", "--tools", "extended", "--format", "mcp").stdout)
+    (read,) = [one for one in definitions if one["name"] == "read"]
+    assert "offset" in read["inputSchema"]["properties"]
+
+
 # Records.
 
 

@@ -125,6 +125,14 @@ def test_where_a_path_leads_can_be_said(cli: Cli, policy: str) -> None:
     assert "does not fit /etc/passwd" in done.stdout
 
 
+def test_an_input_of_the_extended_tools_is_explained_where_it_is_said_to_be_one(
+    cli: Cli, policy: str
+) -> None:
+    words = ("policy", "explain", policy, "read", '{"path": "/workspace/a", "offset": 2}')
+    assert 'unknown property "offset"' in cli(*words).stderr
+    assert cli(*words, "--tools", "extended").stdout.startswith("allow by allow[1]\n")
+
+
 def test_an_explanation_is_a_value_too(cli: Cli, policy: str) -> None:
     done = cli("policy", "explain", policy, "bash", "-", "--json", input=script("ls; cat $x"))
     found = json.loads(done.stdout)

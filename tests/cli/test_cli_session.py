@@ -55,6 +55,8 @@ def test_calls_of_different_commands_share_the_workspace(cli: Cli, session: str)
     (cli.directory / "input.json").write_text('{"path":"/workspace/é.txt"}')
     read = cli("call", "read", "@input.json", "--session", session, "-q")
     assert (read.returncode, read.stdout, read.stderr) == (0, "no line end", "")
+    extended = ("read", '{"path":"/workspace/é.txt","limit":1}', "--tools", "extended")
+    assert cli("call", *extended, "-s", session).stdout == "no line end\n(lines 1-1 of 1)"
     piped = cli("call", "bash", "-", "-s", session, "-q", input='{"command":"cat é.txt; exit 5"}')
     assert (piped.returncode, piped.stdout) == (5, "no line end\nbash: exit status 5\n")
 
