@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import Any, assert_never
 
 from runner.model import Decision, Verdict
+from runner.policy.acts import SCRIPT
 from runner.policy.matching import (
     AnyTextMatches,
     Condition,
@@ -22,7 +23,7 @@ from runner.policy.matching import (
 )
 from runner.policy.paths import Glob
 from runner.policy.policy import Policy
-from runner.policy.rules import SCRIPT, Item, Rule, text_of
+from runner.policy.rules import Item, Rule, text_of
 from runner.policy.shell import Command, Script, Unknown, Write
 
 
@@ -205,11 +206,14 @@ def _words_to_name(command: Command, script: str) -> Iterator[Mark]:
 
 
 def _ask(rule: Rule, subject: Subject) -> Asked:
-    for condition in rule.conditions:
-        if not condition.holds(subject):
-            return _answer(rule, Answer.NO, _why_not(condition, subject))
     what = ", ".join(_described(condition) for condition in rule.conditions)
-    return _answer(rule, Answer.FITS, what or "any call")
+    if rule.applies(subject):
+        return _answer(rule, Answer.FITS, what or "any call")
+    for seen in (subject, *subject.acts):
+        for condition in rule.conditions:
+            if not condition.holds(seen):
+                return _answer(rule, Answer.NO, _why_not(condition, seen))
+    return _answer(rule, Answer.NO, f"{what} is silent on what stands beside the script")
 
 
 def _ask_about_command(

@@ -5,7 +5,6 @@ list and means what it would mean there: a policy of this rule and nothing else 
 the calls that it covers. Where it may be applied is not decided here.
 """
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
@@ -14,6 +13,7 @@ import yaml
 
 from runner.errors import PolicyError
 from runner.model import Verdict
+from runner.policy.matching import exactly
 from runner.policy.nodes import flow
 from runner.policy.policy import Policy
 
@@ -91,4 +91,4 @@ def exact_rule(tool: str, canonical: str) -> dict[str, str]:
         tool: The tool's name.
         canonical: Its arguments as canonical JSON.
     """
-    return {"tool": tool, "match": f"^{re.escape(canonical)}$"}
+    return {"tool": tool, "match": exactly(canonical)}

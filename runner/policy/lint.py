@@ -14,11 +14,11 @@ from dataclasses import dataclass
 
 from runner.model import Verdict
 from runner.policy import language, programs
+from runner.policy.acts import SCRIPT
 from runner.policy.commands import CommandPattern
 from runner.policy.document import ConditionText, Document, Mode, RuleText
 from runner.policy.language import Alternative, Beyond, Budget, Chars, Edge, Series, Shape
 from runner.policy.matching import PATH, Pattern, PatternError
-from runner.policy.rules import SCRIPT
 from runner.policy.shapes import (
     ALLOWED_COMMAND,
     ANY_FORM,

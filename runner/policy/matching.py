@@ -13,6 +13,7 @@ from typing import Any, Protocol, Self
 import re2
 
 from runner.helper.watch import fold
+from runner.policy.acts import SCRIPT, acts, beside, otherwise
 
 MAX_PATTERN_MEMORY_BYTES = 8 * 1024**2
 """The most that one pattern may take, program and caches together: RE2's own default."""
@@ -31,6 +32,11 @@ def canonical_json(arguments: Mapping[str, Any]) -> str:
     return _encode(arguments if isinstance(arguments, dict) else dict(arguments))
 
 
+def exactly(canonical: str) -> str:
+    """The pattern for one call's JSON and no other."""
+    return f"^{re.escape(canonical)}$"
+
+
 class NotJson(ValueError):
     """The arguments of a call have no JSON form in UTF-8."""
 
@@ -38,7 +44,18 @@ class NotJson(ValueError):
 class Subject:
     """A call as the rules see it. What only few rules look at is made when it is asked for."""
 
-    __slots__ = ("_canonical", "_guises", "_json", "_texts", "arguments", "paths", "tool")
+    __slots__ = (
+        "_acts",
+        "_canonical",
+        "_guises",
+        "_json",
+        "_resolved",
+        "_texts",
+        "_variants",
+        "arguments",
+        "paths",
+        "tool",
+    )
 
     def __init__(
         self,
@@ -69,8 +86,37 @@ class Subject:
                 raise NotJson(str(error)) from error
         self.paths = _paths(arguments.get(PATH), resolved)
         """As it was given, normalised, and as it was resolved, in UTF-8; none without a path."""
+        self._resolved = resolved
         self._texts: tuple[bytes, ...] | None = None
         self._guises: tuple[bytes, ...] | None = None
+        self._acts: tuple[Self, ...] | None = None
+        self._variants: tuple[Self, ...] | None = None
+
+    @property
+    def acts(self) -> tuple[Self, ...]:
+        """The calls in plain words that this one comes to; none where its own are plain."""
+        if self._acts is None:
+            self._acts = tuple(
+                type(self)(act.tool, act.arguments, canonical_json(act.written), self._resolved)
+                for act in acts(self.tool, self.arguments)
+            )
+            for act in self._acts:
+                act._acts = ()
+        return self._acts
+
+    @property
+    def variants(self) -> tuple[Self, ...]:
+        """The call with another script, then with another of each thing that changes its meaning.
+
+        None where there is no such argument.
+        """
+        if self._variants is None:
+            names = beside(self.tool, self.arguments)
+            self._variants = tuple(
+                type(self)(self.tool, otherwise(self.arguments, name), None, self._resolved)
+                for name in ((SCRIPT, *names) if names else ())
+            )
+        return self._variants
 
     @property
     def json(self) -> bytes:
@@ -238,6 +284,11 @@ class JsonMatches:
     def holds(self, subject: Subject, /) -> bool:
         """Whether the pattern is found."""
         return self.pattern.found_in(subject.json)
+
+    def is_exactly(self, subject: Subject) -> bool:
+        """Whether the pattern is `exactly` this call, which it then means as it is."""
+        text, json = self.pattern.text, subject.json
+        return len(text) > len(json) // 4 and text == exactly(json.decode())
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,8 @@ Protocol = Literal["connect", "socks5", "http", "tool"]
 
 MAX_NAME_CHARACTERS = 253
 """Of a host name, as the domain name system has it."""
+MAX_PATH_CHARACTERS = 4096
+"""Of a path that rules look at: each of them takes its time over it."""
 SHOWN_RULES = 20
 """How many of the rules a refusal lists."""
 SHOWN_CHARACTERS = 200
@@ -39,6 +41,9 @@ PATH_MEMORY_BYTES = 1024**2
 
 _METHOD = re.compile(r"[A-Za-z][A-Za-z-]*\Z")
 _LABEL = re.compile(r"[a-z0-9_-]{1,63}\Z")
+_MAPPED = ipaddress.IPv6Network("::ffff:0:0/96")
+"""IPv4 addresses as IPv6 has them. None is ever seen here so: `read_host` takes them for what
+they are."""
 _NUMBER = re.compile(r"(?:[0-9]+|0x[0-9a-f]*)\Z")
 
 
@@ -54,6 +59,8 @@ def read_host(text: str) -> Host:
     """
     if len(text) > MAX_NAME_CHARACTERS + 2:  # brackets, or a dot at the end
         raise NotAHost("the name is too long")
+    if "://" in text:
+        raise NotAHost(f"{text!r} is a URL: write its host alone")
     if not text.isascii():
         raise NotAHost(f"{text!r} is not ASCII; such a name is written with xn--")
     if text.startswith("[") and text.endswith("]"):
@@ -84,6 +91,21 @@ def _address_v6(text: str) -> Address:
     return address.ipv4_mapped or address
 
 
+def read_range(text: str) -> AddressRange:
+    """The range of addresses that a text names; one address is one, too.
+
+    Raises:
+        NotAHost: It is none.
+    """
+    try:
+        found = ipaddress.ip_network(text)
+    except ValueError as error:
+        raise NotAHost(f"{text!r} is no range of addresses: {error}") from None
+    if isinstance(found, ipaddress.IPv6Network) and found.subnet_of(_MAPPED):
+        raise NotAHost(f"{text!r} is a range of IPv4 addresses; write it as one")
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class HostPattern:
     """Which hosts a rule is for: a name, all names below one, addresses, or any."""
@@ -110,11 +132,8 @@ class HostPattern:
             return cls(f"*.{below}", below=below)
         if "*" in text:
             raise NotAHost(f"{text!r}: a * stands only in front, as in *.example.com")
-        if "/" in text:
-            try:
-                return cls(text, range=ipaddress.ip_network(text))
-            except ValueError as error:
-                raise NotAHost(f"{text!r} is no range of addresses: {error}") from None
+        if "/" in text and "://" not in text:
+            return cls(text, range=read_range(text))
         host = read_host(text)
         if isinstance(host, str):
             return cls(host, name=host)
@@ -187,6 +206,8 @@ def read_asked(text: str, method: str = "") -> Asked:
         raise NotAHost(f"{text!r} is neither HOST:PORT nor a URL: {error}") from None
     if separator and scheme not in ("http", "https"):
         raise NotAHost(f"{text!r} is no URL of http or https")
+    if "@" in parts.netloc or (not separator and (parts.path or parts.query or parts.fragment)):
+        raise NotAHost(f"{text!r} is neither HOST:PORT nor a URL without a user")
     host = read_host(named)
     if not port:
         raise NotAHost(f"{text!r} needs a port, as in {text}:443")
@@ -283,7 +304,12 @@ def fits_paths(globs: tuple[Glob, ...], path: str) -> bool:
 
 
 def _guises(path: str) -> tuple[str, ...] | None:
-    """A path as it is written and decoded, normalised; None where servers may differ about it."""
+    """A path as it is written, decoded, and without parameters (`;v=1`), each normalised.
+
+    None where servers may differ about more than that, and for one that is too long.
+    """
+    if len(path) > MAX_PATH_CHARACTERS:
+        return None
     decoded = urllib.parse.unquote(path, errors="surrogateescape")
     if (
         not path.startswith("/")
@@ -291,11 +317,11 @@ def _guises(path: str) -> tuple[str, ...] | None:
         or "\\" in path
         or "\0" in decoded
         or re.search(r"%[0-9a-fA-F]{2}", decoded)  # encoded twice
-        or any(segment.split(";")[0] in (".", "..") for segment in path.split("/"))
+        or any(segment.split(";")[0] in (".", "..") for segment in decoded.split("/"))
         or any("\ud800" <= character <= "\udfff" for character in decoded)
     ):
         return None
-    return normalise(path), normalise(decoded)
+    return normalise(path), normalise(decoded), normalise(re.sub(r";[^/]*", "", decoded))
 
 
 @dataclass(frozen=True, slots=True)
@@ -455,8 +481,8 @@ def _rule(text: NetworkRuleText, prefix: str) -> NetworkRule:
             raise _RuleError(f"`host`: {error}", written.line) from None
     for written in text.addresses:
         try:
-            addresses.append(ipaddress.ip_network(written.text))
-        except ValueError as error:
+            addresses.append(read_range(written.text))
+        except NotAHost as error:
             raise _RuleError(f"`addresses`: {error}", written.line) from None
     if addresses and text.verdict is Verdict.DENY:
         raise _RuleError(

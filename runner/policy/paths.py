@@ -13,9 +13,6 @@ from dataclasses import dataclass, field
 from runner.helper.watch import fold
 from runner.policy.matching import Pattern, PatternError
 
-WORKSPACE = "/workspace"
-"""Where each script starts, and what may be written."""
-
 
 def glob_pattern(glob: str) -> str:
     r"""A glob as a regular expression in RE2's syntax that fits whole paths.

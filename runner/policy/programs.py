@@ -169,6 +169,8 @@ def is_harmless_variable(name: str, value: str) -> bool:
     """Whether programs do the same with this variable, but for how they show it."""
     if name in _PAGERS:
         return value in {"", "cat"}
+    if value.startswith((":", "/")) or ".." in value or ("/" in value and name != "TZ"):
+        return False  # some are looked up as parts of paths: `LANGUAGE=../../workspace/x`
     return name in _HARMLESS_VARIABLES or (name.startswith("LC_") and name.isidentifier())
 
 

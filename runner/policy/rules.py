@@ -13,19 +13,14 @@ from typing import Any
 
 from runner.helper.watch import fold
 from runner.model import Decision, Verdict
+from runner.policy.acts import DIRECTORY, SCRIPT, USER, VARIABLES
 from runner.policy.commands import CommandPattern, TooMuchWork, Work
-from runner.policy.matching import Condition, NotJson, PathTest, Subject, looks_encoded
+from runner.policy.matching import Condition, JsonMatches, NotJson, PathTest, Subject, looks_encoded
 from runner.policy.paths import NOTHING_PROTECTED, Protected
 from runner.policy.shell import PLAIN_START, Command, Script, Start, Unknown, Write, analyse
 
-SCRIPT = "command"
-"""The argument that is a shell script, whichever tool it is."""
 CHANGES_FILES = frozenset({"write", "edit", "multi_edit"})
 """The tools that are refused protected files."""
-DIRECTORY = "cwd"
-VARIABLES = "env"
-USER = "user"
-"""Arguments that say where and as whom the script starts; tools that have none don't."""
 USED_SHELLS = frozenset({"shell"})
 """Tools whose scripts run where earlier ones have left their state."""
 KIN: Mapping[str, frozenset[str]] = {
@@ -110,9 +105,41 @@ class Rule:
         return is_refusal and self.redirect.found_in(fold(path).encode())
 
     def applies(self, subject: Subject) -> bool:
-        """Whether the call is one of those; for a rule about items, whether they may be."""
+        """Whether the call is one of those; for a rule about items, whether they may be.
+
+        A refusal holds where it does of the call as it is, or of anything that it comes to. To
+        be allowed, all that it comes to has to be; and a rule that says what the script may be
+        has to say as well what may stand beside it and change its meaning.
+        """
         if self.tools is not None and subject.tool not in self.tools:
             return False
+        if not self.conditions:
+            return True
+        if self.decision.verdict is not Verdict.ALLOW:
+            return self._holds(subject) or any(map(self._holds, subject.acts))
+        return self._fits(subject) and (self.is_about_items or not self._overlooks(subject))
+
+    def _overlooks(self, subject: Subject) -> bool:
+        """Whether it looks at the call's script, and not at what makes another thing of it."""
+        if not subject.variants:
+            return False
+        script, *others = subject.variants
+        return not self._fits(script) and any(map(self._fits, others))
+
+    def _fits(self, subject: Subject) -> bool:
+        # A rule for `multi_edit` alone means that call as it is, and so does one for a whole call.
+        acts = [act for act in subject.acts if self.is_for(act.tool)]
+        if not acts or self._is_exactly(subject):
+            return self._holds(subject)
+        return all(map(self._holds, acts))
+
+    def _is_exactly(self, subject: Subject) -> bool:
+        return any(
+            isinstance(condition, JsonMatches) and condition.is_exactly(subject)
+            for condition in self.conditions
+        )
+
+    def _holds(self, subject: Subject) -> bool:
         for condition in self.conditions:  # noqa: SIM110 - half the time of all() on a generator
             if not condition.holds(subject):
                 return False

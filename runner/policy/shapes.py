@@ -48,7 +48,8 @@ class Fields:
             "boolean": "(?:true|false)",
             "integer": r"-?[0-9]+",
             "number": r"-?[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?",
-            "object": rf"\{{(?:{text}:{text}(?:,{text}:{text})*)?\}}",
+            # As it is, and as rules see variables; see `acts`.
+            "object": rf"(?:\{{(?:{text}:{text}(?:,{text}:{text})*)?\}}|\[{text}(?:,{text})*\])",
         }
         always = ",".join(f'"{name}":{kinds[kind]}' for name, kind in self.required)
         maybe = "|".join(f',"{name}":{kinds[kind]}' for name, kind in self.optional)

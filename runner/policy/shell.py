@@ -29,8 +29,8 @@ import tree_sitter_bash
 from tree_sitter import Language, Node, Parser, Point
 
 from runner.policy import programs
+from runner.policy.acts import WORKSPACE
 from runner.policy.matching import normalise
-from runner.policy.paths import WORKSPACE
 from runner.policy.programs import Shape, Word
 
 MAX_CHARACTERS = 10_000
@@ -609,8 +609,10 @@ class _Reading:
             if not programs.is_harmless_variable(name, value):
                 why = f"an assignment to {name[:64]}, which can change what programs do"
                 self.doubt(0, 0, why)
-        if start.directory is None or normalise(start.directory) == WORKSPACE:
-            return
+        if start.directory is None or (
+            normalise(start.directory) == WORKSPACE and ".." not in start.directory.split("/")
+        ):
+            return  # behind a link, `..` is somewhere else
         if (forbidden := _forbidden(start.directory)) is not None:
             self.doubt(0, 0, f"its working directory has {forbidden[1]}")
             return

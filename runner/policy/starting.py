@@ -12,12 +12,12 @@ from typing import Any
 
 from runner.errors import ConfigurationError
 from runner.model import Record, Verdict
+from runner.policy.acts import SCRIPT, WORKSPACE
 from runner.policy.commands import CommandPattern
 from runner.policy.matching import MAX_PATTERN_MEMORY_BYTES, PATH, PatternError, normalise
 from runner.policy.nodes import flow
-from runner.policy.paths import WORKSPACE, Protected
+from runner.policy.paths import Protected
 from runner.policy.policy import Policy
-from runner.policy.rules import SCRIPT
 from runner.policy.shell import Command, analyse
 from runner.policy.trial import NotKept, arguments_of
 

@@ -204,6 +204,9 @@ def test_a_path_that_fits_is_allowed(path: str) -> None:
             "/v1/%2e%2e/v2",
             "/v1%2fa",
             "/v1/..;/b",
+            "/v1/..%3b/b",
+            "/v1/" + "a" * 4096,
+            "/v1;/b",
         ),
         *("/v1/%252e%252e/", "/v1\\..\\v2", "/v1/%5c", "/v1/%00", "v1", "*", "", "/v1/%2561"),
     ],
@@ -229,7 +232,10 @@ def test_what_nobody_sees_is_taken_to_be_what_is_denied() -> None:
 
     assert not found.judge(asked("a.example")).allowed
     assert found.judge(request("a.example", "/x")).allowed
-    for path in ("/admin", "/ADMIN/x", "//admin", "/%61dmin", "/x/../admin", "/x%2f..%2fadmin"):
+    for path in (
+        *("/admin", "/ADMIN/x", "//admin", "/%61dmin", "/x/../admin", "/x%2f..%2fadmin"),
+        *("/admin;v=1", "/admin;v=1/x", "/;v=1/admin", "/admin%3bv=1", "/x" + "a" * 4096),
+    ):
         assert not found.judge(request("a.example", path)).allowed, path
 
 
@@ -264,6 +270,7 @@ def test_a_refusal_is_short_whatever_was_asked_for_and_however_long_a_rule_is() 
         ("network: {allow: [{host: 'a.*.example'}]}", 3, "only in front"),
         ("network: {allow: [{host: '*.10.0.0.1'}]}", 3, "this is an address"),
         ("network: {allow: [{host: 10.0.0.1/8}]}", 3, "no range of addresses"),
+        ("network: {deny: [{host: '::ffff:10.0.0.0/104'}]}", 3, "range of IPv4"),
         ("network: {allow: [{host: '127.1'}]}", 3, "in disguise"),
         ("network: {allow: [{host: a, ports: 0}]}", 3, "above 0"),
         ("network: {allow: [{host: a, ports: [65536]}]}", 3, "no port"),

@@ -34,7 +34,7 @@ from runner.integrations.common import in_workspace
 from runner.integrations.inspect.config import CONFIG_FILE, DAY_S, RousseauConfig
 from runner.integrations.inspect.runners import OUTPUT_LIMIT_BYTES, TENANT, open_session, runners
 from runner.logs import log
-from runner.model import Status, ToolResult
+from runner.model import Status, ToolResult, Verdict
 from runner.sandbox import WORKSPACE
 
 COMMAND_LIMIT_BYTES = 100_000
@@ -120,12 +120,16 @@ class RousseauSandboxEnvironment(SandboxEnvironment):
         # What is too large for a call goes by files, whose owners are to remove them.
         files: dict[str, str | None] = {}
         output: str | None = None
+        is_long = len(os.fsencode(command)) > COMMAND_LIMIT_BYTES
+        is_fed = stdin is not None and len(stdin) > INPUT_LIMIT_BYTES
+        if is_long or is_fed:
+            self._judge(command, arguments, stdin or b"", cmd[0])
         try:
-            if len(os.fsencode(command)) > COMMAND_LIMIT_BYTES:
+            if is_long:
                 files[script := _some_file()] = None
                 await self.write_file(script, command)
                 command = f"exec /bin/sh {script}"
-            if stdin is not None and len(stdin) > INPUT_LIMIT_BYTES:
+            if stdin is not None and is_fed:
                 files[source := _some_file()] = None
                 await self.write_file(source, stdin)
                 command += f" < {source}"
@@ -150,6 +154,19 @@ class RousseauSandboxEnvironment(SandboxEnvironment):
         finally:
             for file, owner in files.items():
                 await self._remove(file, owner)
+
+    def _judge(self, command: str, arguments: dict[str, Any], stdin: bytes, program: str) -> None:
+        """Ask the policy about all that is to run, since the call will only name files with it.
+
+        Raises:
+            PermissionError: It does not allow it, or wants a person asked: of what does not fit
+                into a call, nobody can be.
+        """
+        whole = {"command": command, **arguments, "stdin": stdin.decode(errors="replace")}
+        decision = self._runner.policy.decide("bash", whole)
+        if decision.verdict is not Verdict.ALLOW:
+            reason = decision.reason or "the policy has a person asked, and this is too long for it"
+            raise PermissionError(errno.EACCES, f"bash: {reason}", program)
 
     async def write_file(self, file: str, contents: str | bytes) -> None:
         """Make a file's content `contents`; directories on the way are made.
