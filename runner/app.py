@@ -4,12 +4,13 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from runner.answers import RequestFailed
 from runner.approvals import Approvals, Approver
 from runner.containers import PROXY_PORT, network_of
 from runner.controller import Controller, Rules
 from runner.docker_engine import DockerEngine
-from runner.egress.leash import Leash
 from runner.egress.leashes import BUNDLE_PATH, Leashes, bundle_environment
 from runner.engine import Engine
 from runner.errors import EngineError
@@ -22,6 +23,9 @@ from runner.sessions import Lease, Sessions, Swept
 from runner.settings import Settings
 from runner.store import Store
 from runner.tools import Registry, ToolLimits, default_registry
+
+if TYPE_CHECKING:
+    from runner.egress.leash import Leash
 
 DATABASE = "runner.sqlite3"
 
@@ -127,15 +131,21 @@ async def build(
             log.warning("tool.error", call=call_id, error="lost: its process ended")
         leashes = Leashes(settings, rules=lambda: policy.current.network, records=store)
 
-        def leash_of(lease: Lease) -> Leash | None:
+        def leash_of(lease: Lease) -> "Leash | None":
             return leashes.of(lease, lease.info.id, network_of(lease.info))
 
         async def attach(lease: Lease, sandbox: Sandbox) -> None:
             if (leash := leash_of(lease)) is None:
                 return
             if leash.interception is not None:
-                await sandbox.write(BUNDLE_PATH, leash.interception.bundle())
                 lease.added_environment.update(bundle_environment())
+                bundle = leash.interception.bundle()
+                try:
+                    await sandbox.write(BUNDLE_PATH, bundle, judged=BUNDLE_PATH)  # through no link
+                except RequestFailed as error:
+                    # Calls may have put something in its place, which must keep nobody from
+                    # taking the session over. What can't read it trusts nobody.
+                    log.warning("network.bundle", session=lease.info.id, error=str(error))
             await sandbox.listen(PROXY_PORT, leash.take)
 
         sessions = Sessions(

@@ -59,6 +59,11 @@ class Tunnel:
         """
         return self._over is not None
 
+    @property
+    def ended(self) -> bool:
+        """The program will send no more, though it may still listen."""
+        return self._heard_end
+
     async def receive(self) -> bytes:
         """The next bytes of the program; b"" when it sends no more.
 

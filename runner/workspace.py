@@ -43,6 +43,8 @@ def check_workspace(path: Path) -> Path:
     """
     try:
         resolved = path.expanduser().resolve(strict=True)
+    except FileNotFoundError as error:
+        raise WorkspaceError(f"workspace {str(path)!r}: there is no such directory") from error
     except (OSError, RuntimeError) as error:
         raise WorkspaceError(f"workspace {str(path)!r}: {error}") from error
     if not str(resolved).isprintable():

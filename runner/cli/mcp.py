@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from runner.cli import interrupts
-from runner.cli.calls import DEFAULT_POLICY
+from runner.cli.calls import DEFAULT_POLICY, chosen_policy, warn_of_no_hosts
 from runner.cli.interrupts import Interrupts
 from runner.cli.options import (
     Carrier,
@@ -114,7 +114,6 @@ def mcp(
     Over standard input and output, until the input ends, or over HTTP. Each client's calls run
     in a container of its own, which is made for the first call and removed with the client.
     """
-    from runner.app import as_policy
     from runner.client import AsyncRunner
     from runner.mcp_server import stdio
     from runner.mcp_server.asking import Asker
@@ -123,6 +122,8 @@ def mcp(
     from runner.workspace import check_workspace
 
     terminal = terminal_of(context)
+    if http is None and (token_file is not None or allow_host):
+        raise typer.BadParameter("--token-file and --allow-host belong to --http")
     settings = Settings.read(
         **session_settings(
             image=image,
@@ -135,17 +136,14 @@ def mcp(
             mcp_token=_token(token_file),
         )
     )
-    if http is None and (token_file is not None or allow_host):
-        raise typer.BadParameter("--token-file and --allow-host belong to --http")
     if queries:
         if http is not None:
             raise typer.BadParameter("--queries is served over standard input and output only")
         raise typer.Exit(interrupts.run(lambda _: _serve_queries(settings), say=terminal.say))
     if workspace is not None:
         check_workspace(Path(workspace))  # now, and not when an agent makes its first call
-    chosen = as_policy(policy)
-    for warning in chosen.warnings:
-        terminal.warn(f"{chosen.name}: {warning}")
+    chosen = chosen_policy(terminal, policy)
+    warn_of_no_hosts(terminal, chosen, settings.network)
     what = "workspace " + (workspace or "empty (--workspace DIR mounts one)")
     terminal.say(f"MCP server, policy {chosen.name}, {what}")
     options = {
@@ -190,6 +188,7 @@ async def _serve_http(
     from runner.mcp_server import http
 
     place = http.Address.parse(where)
+    names = [http.check_name(name) for name in names]
     secret = settings.mcp_token
     token = None if secret is None else secret.get_secret_value()
     with http.listening(place, token=token) as sock:
@@ -226,7 +225,8 @@ def _token(file: Path | None) -> str | None:
     try:
         token = file.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"can't read the token in {file}: {error}") from error
+        why = error.strerror if isinstance(error, OSError) else error
+        raise ConfigurationError(f"can't read the token in {file}: {why}") from error
     if not token:
         raise ConfigurationError(f"there is no token in {file}")
     return token

@@ -1,7 +1,7 @@
 """`runner connections` and `runner policy connect`: what went out, and what would be let out."""
 
-import time
-from dataclasses import asdict
+import re
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -10,7 +10,9 @@ from runner.cli.options import Json, terminal_of
 from runner.cli.policies import PolicyArgument
 from runner.cli.session import no_session
 from runner.cli.terminal import one_line
+from runner.cli.values import local_time
 from runner.errors import ConfigurationError
+from runner.model import Verdict
 
 if TYPE_CHECKING:
     from runner.model import Connection
@@ -44,12 +46,14 @@ def connections(
         ("TIME", "SESSION", "HOW", "WHERE", "VERDICT", "RULE", "SENT", "RECEIVED", "REASON"),
         [_row(connection) for connection in found],
     )
+    if not found:
+        terminal.say("there are no connections")
 
 
 def _row(connection: "Connection") -> tuple[str, ...]:
     where = f"{connection.host}:{connection.port}{connection.path}" if connection.host else ""
     return (
-        time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(connection.started_at)),
+        local_time(connection.started_at),
         connection.session_id,
         f"{connection.protocol} {connection.method}".strip(),
         where,
@@ -85,15 +89,26 @@ def connect(
 ) -> None:
     """Say what a policy makes of a connection, and why. Nothing is resolved or dialled."""
     from runner.app import as_policy
+    from runner.egress.addresses import refusal
     from runner.policy.network import NotAHost, read_asked
 
     terminal = terminal_of(context)
+    if method and (not re.fullmatch(r"[A-Za-z-]+", method) or "://" not in where):
+        raise typer.BadParameter(
+            "write a method of HTTP, such as POST, with a URL", param_hint="--method"
+        )
     policy = as_policy(file)
     try:
         asked = read_asked(where, method)
     except NotAHost as error:
         raise ConfigurationError(str(error)) from None
     decision = policy.network.judge(asked, everything=everything)
+    if decision.allowed and not isinstance(asked.host, str):
+        # What would refuse to dial it, whatever rule let it through.
+        why = refusal(asked.host, decision.addresses)
+        if why is not None:
+            reason = f"{why}, and no rule lists it"
+            decision = replace(decision, verdict=Verdict.DENY, rule=None, reason=reason)
     if terminal.as_json:
         terminal.print_json(
             {
@@ -104,7 +119,7 @@ def connect(
             }
         )
         return
-    said = f"{decision.verdict} by {decision.rule}"
+    said = f"{decision.verdict} by {decision.rule or 'what may be dialled'}"
     terminal.print(one_line(f"{said}: {decision.reason}" if decision.reason else said))
     if decision.addresses:
         listed = ", ".join(map(str, decision.addresses))

@@ -16,7 +16,7 @@ from runner.settings import Credential
 
 _TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+\Z")
 _VALUE = re.compile(r"[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?\Z")
-_ECHOES = frozenset({"CONNECT", "TRACE"})
+_ECHOES = frozenset({"CONNECT", "TRACE", "TRACK"})
 """Methods whose answer is the request, or that hide what follows."""
 _NEVER = frozenset(
     {"host", "content-length", "transfer-encoding", "connection", "upgrade", "te", "trailer"}
@@ -56,11 +56,6 @@ class Credentials:
 
     def __init__(self, given: Mapping[str, Credential]):
         self._all = tuple(_compile(name, one) for name, one in given.items())
-
-    @property
-    def hosts(self) -> tuple[Host, ...]:
-        """The hosts that they are for."""
-        return tuple(one.host for one in self._all)
 
     def for_request(self, asked: Asked, *, secure: bool) -> Added | None:
         """The one that a request gets, the first that is for it; None for none.

@@ -25,7 +25,8 @@ HEAD_START_S = 0.5
 """After which the next address of a name is tried beside the one before."""
 MAX_ADDRESSES = 8
 """Of a name, those that are tried."""
-RESOLVING_THREADS = 4
+RESOLVING_THREADS = 64
+"""Of the whole process; each comes to be when it is needed. See `leash.MAX_RESOLVING`."""
 IPV4 = 4
 
 
@@ -40,7 +41,8 @@ class Resolver(Protocol):
 class SystemResolver:
     """This host's own resolver, in threads of its own. Close it when it is not needed any more.
 
-    A slow name server then holds up other names, and nothing else of the program.
+    A slow name server then holds up other names only if there are very many, and nothing else of
+    the program.
     """
 
     def __init__(self) -> None:
@@ -140,7 +142,7 @@ class Dialler:
             except TimeoutError:
                 raise NotReached(f"{host} was not resolved in {RESOLVE_TIMEOUT_S:g} s") from None
         for address in found:
-            named = "" if address == host else f"{host} leads to "
+            named = "" if address == host else f"{host}: "
             if (reason := self._refusal(address, listed)) is not None:
                 raise NotAllowed(f"{named}{reason}, and no rule lists it")
             refused = refuses(address, port) or refuses(plain(address), port)

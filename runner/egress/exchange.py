@@ -4,6 +4,7 @@ Owns framing, and which headers are of one connection only. It judges nothing.
 """
 
 import asyncio
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -13,12 +14,15 @@ from runner.egress.streams import Stream, StreamBroken
 
 MAX_HEAD_BYTES = 64 * 1024
 """Of a request's or a response's head."""
+MAX_HEAD_LINES = 256
+"""Of a head, and of trailers. Each line costs time that all sessions share."""
 REASON_CHARACTERS = 180
 """Of a refusal that fit into the status line, which is all that some programs show."""
 
 Header = tuple[bytes, bytes]
 Headers = Sequence[Header]
 
+_END_OF_HEAD = re.compile(rb"\n\r?\n")
 _OF_ONE_CONNECTION = frozenset(
     [
         *(b"connection", b"proxy-connection", b"keep-alive", b"te", b"trailer", b"upgrade"),
@@ -42,6 +46,8 @@ class HttpEnd:
     def __init__(self, stream: Stream, role: type[h11.CLIENT] | type[h11.SERVER]):
         self.stream = stream
         self.http = h11.Connection(role, max_incomplete_event_size=MAX_HEAD_BYTES)
+        self._is_head = False
+        """The request is a HEAD, whose answer has no body."""
 
     async def event(self) -> "h11.Event | type[h11.PAUSED]":
         """What the other end says next.
@@ -51,13 +57,38 @@ class HttpEnd:
             StreamBroken: It is gone.
         """
         while True:
+            # What has arrived may be thousands of events: others have their turn between them.
+            await asyncio.sleep(0)
+            self._check_head()
             try:
                 event = self.http.next_event()
+                if isinstance(event, h11.Request):
+                    self._is_head = event.method == b"HEAD"
                 if isinstance(event, h11.Event) or event is h11.PAUSED:
                     return event
-                self.http.receive_data(await self.stream.receive())
+                self._check_lines()  # of a body, what waits to be whole are its trailers
+                data = await self.stream.receive()
+                if not data and self.http.their_state is h11.SEND_RESPONSE:
+                    raise self._nonsense("the server hung up without an answer", 502)
+                self.http.receive_data(data)
             except h11.RemoteProtocolError as error:
-                raise HttpError(str(error), error.error_status_hint) from error
+                raise self._nonsense(str(error), error.error_status_hint) from error
+
+    def _check_head(self) -> None:
+        if self.http.their_state in (h11.IDLE, h11.SEND_RESPONSE):
+            self._check_lines()
+
+    def _check_lines(self) -> None:
+        """That what waits to be read, up to an empty line, has no more of them than may be."""
+        waiting, _ = self.http.trailing_data
+        if waiting.count(b"\n") > MAX_HEAD_LINES:
+            end = _END_OF_HEAD.search(waiting)
+            if end is None or waiting.count(b"\n", 0, end.start()) > MAX_HEAD_LINES:
+                raise self._nonsense(f"more than {MAX_HEAD_LINES} lines of headers", 431)
+
+    def _nonsense(self, problem: str, status: int) -> HttpError:
+        """The error for what the other end said: a client is told so, a server's fault is a 502."""
+        return HttpError(problem, status if self.http.our_role is h11.SERVER else 502)
 
     async def send(self, *events: h11.Event) -> None:
         """Send these.
@@ -90,7 +121,8 @@ class HttpEnd:
             (b"connection", b"close"),
         ]
         response = h11.Response(status_code=status, headers=headers, reason=reason)
-        await self.send(response, h11.Data(data=body), h11.EndOfMessage())
+        shown = [] if self._is_head else [h11.Data(data=body)]
+        await self.send(response, *shown, h11.EndOfMessage())
 
     @property
     def can_answer(self) -> bool:

@@ -54,6 +54,8 @@ def read_url(way: Way, url: str) -> tuple[Asked, str]:
         raise _unreadable(way, "only https:// is fetched")
     end = min((at for at in map(rest.find, "/?#") if at >= 0), default=len(rest))
     name, target = rest[:end], rest[end:].partition("#")[0]
+    if "@" in name:  # it may be a password, and what is said of it is recorded
+        raise _unreadable(way, "a URL with a user in it is not fetched")
     port = HTTPS_PORT
     found = re.fullmatch(r"(.*):([0-9]{1,5})", name)
     if found and not name.endswith("]"):

@@ -6,6 +6,8 @@ It reads as much as it must and no more: an inner, encrypted name is not to be h
 from dataclasses import dataclass
 
 MAX_HELLO_BYTES = 64 * 1024
+MAX_RECORDS = 16
+"""That a hello may be spread over. All of it is read again whenever more of it arrives."""
 _HANDSHAKE = 22
 _CLIENT_HELLO = 1
 _SERVER_NAME = 0
@@ -40,7 +42,7 @@ def read_hello(data: bytes) -> Hello | None:
         return Hello(tls=False) if data else None
     message = bytearray()
     at = 0
-    while True:
+    for _ in range(MAX_RECORDS):
         header = data[at : at + 5]
         if len(header) < 5:
             break
@@ -57,6 +59,8 @@ def read_hello(data: bytes) -> Hello | None:
         if len(record) < size:
             break
         at += 5 + size
+    else:
+        raise NotHello("a hello in too many records")
     if len(data) > MAX_HELLO_BYTES:
         raise NotHello("a hello without an end")
     return None

@@ -19,7 +19,7 @@ from runner.egress import fetching, proxy
 from runner.egress.access import Fetched, NotAllowed, NotReached, Refused
 from runner.egress.credentials import Added, Credentials
 from runner.egress.dial import Dialler
-from runner.egress.streams import ClientStream, Stream, StreamBroken, trusting
+from runner.egress.streams import ClientStream, Stream, StreamBroken, Wrapped, trusting
 from runner.logs import log
 from runner.model import Connection, Verdict
 from runner.policy.network import Address, Asked, NetworkDecision, NetworkRules
@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 START_BURST = 100
 STARTS_PER_S = 20.0
 """Connections that may be begun: more wait. Each is a row in the records for good."""
+MAX_RESOLVING = 4
+"""Names that are looked up at once for one session. One that has names which nobody answers for
+must not take all the threads of the others."""
 REFUSAL_BURST = 50
 REFUSALS_PER_S = 0.2
 """Refusals that get a row of their own; the others are counted, and share one."""
@@ -102,18 +105,18 @@ class Bucket:
         self._at = now
 
 
-class Line:
+class Line(Wrapped):
     """A connection that was dialled: a `Stream` that counts."""
 
     def __init__(self, stream: Stream, spend: Callable[[int], None]):
-        self._stream = stream
+        super().__init__(stream)
         self._spend = spend
         self.sent_bytes = 0
         self.received_bytes = 0
 
     async def receive(self) -> bytes:
         """See `Stream`."""
-        data = await self._stream.receive()
+        data = await super().receive()
         self._spend(len(data))
         self.received_bytes += len(data)
         return data
@@ -121,16 +124,17 @@ class Line:
     async def send(self, data: bytes) -> None:
         """See `Stream`."""
         self._spend(len(data))
-        await self._stream.send(data)
+        await super().send(data)
         self.sent_bytes += len(data)
 
-    def shut(self) -> None:
-        """See `Stream`."""
-        self._stream.shut()
 
-    def drop(self) -> None:
-        """See `Stream`."""
-        self._stream.drop()
+class ClientTunnel(Stream, Protocol):
+    """A connection of a program's, as it comes from the container."""
+
+    @property
+    def ended(self) -> bool:
+        """Whether the program has said that it sends no more; most that do are gone."""
+        ...
 
 
 class Leash:
@@ -170,9 +174,13 @@ class Leash:
         self._limits = limits
         self._credentials = credentials or Credentials({})
         self._trusted = trusted
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._serving: dict[asyncio.Task[None], ClientTunnel] = {}
+        """In the order in which they came."""
+        self._leaving: set[asyncio.Task[None]] = set()
+        """Those that had to make room."""
         self._left_bytes = limits.max_transfer_bytes
         self._starts = Bucket(START_BURST, STARTS_PER_S)
+        self._resolving = asyncio.Semaphore(MAX_RESOLVING)
         self._refusals = Bucket(REFUSAL_BURST, REFUSALS_PER_S)
         self._unrecorded = 0
         self.refusals = 0
@@ -183,18 +191,36 @@ class Leash:
 
     # Tunnels.
 
-    def take(self, tunnel: Stream) -> None:
+    def take(self, tunnel: ClientTunnel) -> None:
         """Serve a tunnel from the container, beside all others."""
         if self._closed:
             tunnel.drop()
             return
-        if len(self._tasks) >= self._limits.max_connections:
+        if len(self._serving) >= self._limits.max_connections and not self._make_room():
             self.note_refusal("connect", f"more than {self._limits.max_connections} at once")
             tunnel.drop()
             return
         task = asyncio.get_running_loop().create_task(self._serve(tunnel))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._serving[task] = tunnel
+        task.add_done_callback(self._forget)
+
+    def _make_room(self) -> bool:
+        """End the oldest connection whose program sends no more.
+
+        A server that does not answer would otherwise keep the place of a program that has given
+        up on it, for as long as a connection may last.
+        """
+        task = next((task for task, tunnel in self._serving.items() if tunnel.ended), None)
+        if task is None:
+            return False
+        del self._serving[task]
+        self._leaving.add(task)
+        task.cancel()
+        return True
+
+    def _forget(self, task: asyncio.Task[None]) -> None:
+        self._serving.pop(task, None)
+        self._leaving.discard(task)
 
     async def _serve(self, tunnel: Stream) -> None:
         try:
@@ -216,7 +242,7 @@ class Leash:
     async def close(self) -> None:
         """End every connection, and record what is not recorded yet."""
         self._closed = True
-        tasks = list(self._tasks)
+        tasks = [*self._serving, *self._leaving]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -260,23 +286,26 @@ class Leash:
         decision = self.judge(asked)
         if not decision.allowed:
             raise self.refused(asked, decision.reason, rule=decision.rule)
+        if self._closed:
+            raise self.refused(asked, "the session is over")
         if self._left_bytes <= 0:
             raise self.refused(asked, self._used_up())
         await self._starts.wait()
         started = time.time()
         try:
-            addresses = await self._dialler.addresses(
-                asked.host, asked.port, listed=decision.addresses, refuses=self._refuses_address
-            )
+            async with self._resolving:
+                addresses = await self._dialler.addresses(
+                    asked.host, asked.port, listed=decision.addresses, refuses=self._refuses_address
+                )
+            dialled = await self._dialler.dial(addresses, asked.port)
         except NotAllowed as error:
             raise self.refused(asked, str(error), rule=error.rule or decision.rule) from None
         except NotReached as error:
             self._record(asked, decision, started, credential=credential, failed=str(error))
             raise
-        try:
-            dialled = await self._dialler.dial(addresses, asked.port)
-        except NotReached as error:
-            self._record(asked, decision, started, credential=credential, failed=str(error))
+        except asyncio.CancelledError:  # the name may have been looked up
+            failed = "ended before it was made"
+            self._record(asked, decision, started, credential=credential, failed=failed)
             raise
         try:
             connection_id = self._record(

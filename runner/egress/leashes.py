@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 from runner.egress.credentials import Credentials
 from runner.egress.dial import Dialler, SystemResolver
-from runner.egress.leash import ConnectionRecords, Leash, LeashLimits
 from runner.egress.streams import trusting
 from runner.policy.network import NetworkRules
 from runner.settings import Network, Settings
 
 if TYPE_CHECKING:
     from runner.egress.interception import Interception
+    from runner.egress.leash import ConnectionRecords, Leash
 
 BUNDLE_PATH = "/tmp/.runner-certificates.pem"  # noqa: S108 - the container's
 """Where it keeps them. Calls can change it, and would only have themselves trust less or more."""
@@ -41,20 +41,15 @@ class Leashes:
         settings: Settings,
         *,
         rules: Callable[[], NetworkRules],
-        records: ConnectionRecords,
+        records: "ConnectionRecords",
         dialler: Dialler | None = None,
     ):
+        self._settings = settings
         self._rules = rules
         self._records = records
         self._resolver = SystemResolver()
         self._dialler = dialler or Dialler(self._resolver)
         self._credentials = Credentials(settings.credentials)
-        self._intercept = settings.intercept
-        self._limits = LeashLimits(
-            max_connections=settings.max_connections,
-            max_connection_s=settings.max_connection_s,
-            max_transfer_bytes=settings.max_transfer_bytes,
-        )
         if settings.intercept:
             _interception(settings.intercept)  # now, rather than with the first session
         self._trusted = trusting() if settings.network != "none" else None
@@ -62,7 +57,7 @@ class Leashes:
         self._made: weakref.WeakSet[Leash] = weakref.WeakSet()
         """All that have something to do yet, whoever held their sessions."""
 
-    def of(self, holder: object, session_id: str, network: Network) -> Leash | None:
+    def of(self, holder: object, session_id: str, network: Network) -> "Leash | None":
         """The leash of a session; None where it has no network.
 
         Args:
@@ -74,15 +69,23 @@ class Leashes:
             return None
         leash = self._leashes.get(holder)
         if leash is None:
+            # What speaks HTTP is loaded for the first session that has a network: few have one.
+            from runner.egress.leash import Leash, LeashLimits
+
+            settings = self._settings
             leash = self._leashes[holder] = Leash(
                 session_id,
                 rules=self._rules,
                 everything=network == "open",
                 records=self._records,
                 dialler=self._dialler,
-                limits=self._limits,
+                limits=LeashLimits(
+                    max_connections=settings.max_connections,
+                    max_connection_s=settings.max_connection_s,
+                    max_transfer_bytes=settings.max_transfer_bytes,
+                ),
                 credentials=self._credentials,
-                interception=_interception(self._intercept) if self._intercept else None,
+                interception=_interception(settings.intercept) if settings.intercept else None,
                 trusted=self._trusted,
             )
             self._made.add(leash)

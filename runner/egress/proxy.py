@@ -21,7 +21,7 @@ from runner.egress.exchange import (
     forward,
 )
 from runner.egress.hello import UNRECOGNISED_NAME, Hello, NotHello, read_hello
-from runner.egress.streams import Prefixed, Stream, StreamBroken, TlsStream, hang_up, relay
+from runner.egress.streams import Prefixed, Stream, StreamBroken, TlsStream, Wrapped, hang_up, relay
 from runner.egress.way import Way
 from runner.policy.network import Asked, Host, NotAHost, read_host
 
@@ -239,11 +239,11 @@ class WrongName(StreamBroken):
     """A TLS client asks for another name than the one that was judged."""
 
 
-class _Named:
+class _Named(Wrapped):
     """A client's stream that is looked at until it is known which name it asks for in TLS."""
 
     def __init__(self, stream: Stream, host: Host):
-        self._stream = stream
+        super().__init__(stream)
         self._host = host
         self._known = not isinstance(host, str)
 
@@ -277,18 +277,6 @@ class _Named:
             found = ""
         if found != self._host:
             raise WrongName("the client asked for another name in TLS than the one it connected to")
-
-    async def send(self, data: bytes) -> None:
-        """See `Stream`."""
-        await self._stream.send(data)
-
-    def shut(self) -> None:
-        """See `Stream`."""
-        self._stream.shut()
-
-    def drop(self) -> None:
-        """See `Stream`."""
-        self._stream.drop()
 
 
 # --- HTTP
@@ -428,6 +416,8 @@ def _authority(text: str, default_port: int | None) -> tuple[Host, int]:
     Raises:
         Unclear: It is no such thing.
     """
+    if "@" in text:  # it may be a password, and what is said of it is recorded
+        raise Unclear("a host with a user in front of it")
     name, separator, digits = text.rpartition(":")
     if not separator or (text.startswith("[") and text.endswith("]")):
         name, digits = text, "" if default_port is None else str(default_port)

@@ -78,47 +78,14 @@ class SocketStream:
         asyncio.get_running_loop().call_later(LINGER_S, transport.abort)
 
 
-class ClientStream:
-    """A stream that fails as sockets do, as the tunnels of containers, made one that fails here."""
+class Wrapped:
+    """A stream around another one: what a subclass does not change is passed on."""
 
-    def __init__(self, inner: Stream):
-        self._inner = inner
-
-    async def receive(self) -> bytes:
-        """See `Stream`."""
-        try:
-            return await self._inner.receive()
-        except OSError as error:
-            raise StreamBroken(f"the client is gone: {error}") from error
-
-    async def send(self, data: bytes) -> None:
-        """See `Stream`."""
-        try:
-            await self._inner.send(data)
-        except OSError as error:
-            raise StreamBroken(f"the client is gone: {error}") from error
-
-    def shut(self) -> None:
-        """See `Stream`."""
-        self._inner.shut()
-
-    def drop(self) -> None:
-        """See `Stream`."""
-        self._inner.drop()
-
-
-class Prefixed:
-    """A stream from which something was read already that belongs to it."""
-
-    def __init__(self, stream: Stream, start: bytes):
+    def __init__(self, stream: Stream):
         self._stream = stream
-        self._start = start
 
     async def receive(self) -> bytes:
         """See `Stream`."""
-        if self._start:
-            start, self._start = self._start, b""
-            return start
         return await self._stream.receive()
 
     async def send(self, data: bytes) -> None:
@@ -132,6 +99,39 @@ class Prefixed:
     def drop(self) -> None:
         """See `Stream`."""
         self._stream.drop()
+
+
+class ClientStream(Wrapped):
+    """A stream that fails as sockets do, as the tunnels of containers, made one that fails here."""
+
+    async def receive(self) -> bytes:
+        """See `Stream`."""
+        try:
+            return await super().receive()
+        except OSError as error:
+            raise StreamBroken(f"the client is gone: {error}") from error
+
+    async def send(self, data: bytes) -> None:
+        """See `Stream`."""
+        try:
+            await super().send(data)
+        except OSError as error:
+            raise StreamBroken(f"the client is gone: {error}") from error
+
+
+class Prefixed(Wrapped):
+    """A stream from which something was read already that belongs to it."""
+
+    def __init__(self, stream: Stream, start: bytes):
+        super().__init__(stream)
+        self._start = start
+
+    async def receive(self) -> bytes:
+        """See `Stream`."""
+        if self._start:
+            start, self._start = self._start, b""
+            return start
+        return await super().receive()
 
 
 def trusting() -> ssl.SSLContext:

@@ -25,6 +25,7 @@ __all__ = [
     "AskElsewhere",
     "Asker",
     "Channel",
+    "Context",
     "asked_by",
     "can_elicit",
     "form",
@@ -132,7 +133,8 @@ class AskByReturn:
     def answer(self, answer: Answer) -> None:
         """Hand over what was said to what is pending."""
         assert self._said is not None
-        self._said.set_result(answer)
+        if not self._said.done():  # an answer from elsewhere may be a moment earlier
+            self._said.set_result(answer)
         self._settle()
 
     def _settle(self) -> None:

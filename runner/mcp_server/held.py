@@ -14,7 +14,7 @@ from runner.errors import RunnerError, SessionEnded, SessionError, SessionNotFou
 from runner.logs import log
 from runner.model import SessionState
 
-__all__ = ["Held"]
+__all__ = ["Held", "over"]
 
 
 class Held:

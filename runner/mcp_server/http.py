@@ -10,6 +10,8 @@ import contextlib
 import hmac
 import ipaddress
 import json
+import os
+import re
 import socket
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
@@ -20,18 +22,23 @@ from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from starlette.datastructures import Headers
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from runner.errors import ConfigurationError
 from runner.mcp_server.messages import MAX_MESSAGE_BYTES, Refused, read
 from runner.mcp_server.server import SESSION_HEADER, ToolServer
 
-__all__ = ["Address", "Door", "listening", "serve"]
+__all__ = ["Address", "Door", "check_name", "listening", "serve"]
 
 PATH = "/mcp"
 LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 MAX_CLIENTS = 1000
 """Sessions of the protocol at once, whether or not they have a container."""
 MAX_CONNECTIONS = 500
+HEAD_S = 10.0
+"""How long a connection without a request is kept, in seconds; at most twice as long."""
+BODY_S = 60.0
+"""How long a body may take, in seconds."""
 LEAVE_S = 1
 """How long clients that only listen keep the server once it is to end, in seconds."""
 
@@ -83,6 +90,20 @@ def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 def _is_loopback(host: str) -> bool:
     address = _address(host)
     return address is not None and address.is_loopback
+
+
+def check_name(text: str) -> str:
+    """A name that requests may give this server, as it stands in their Host.
+
+    Raises:
+        ConfigurationError: It is none: a URL, or one with a port, which is not looked at.
+    """
+    if re.fullmatch(r"[A-Za-z0-9._-]+", text) is None and _address(text) is None:
+        raise ConfigurationError(
+            f"{text!r} is no name of a host, such as tools.example: write it without scheme, port"
+            " and path"
+        )
+    return text
 
 
 class Door:
@@ -137,6 +158,8 @@ class Door:
 
     def _knows(self, url: str) -> bool:
         """Whether the host of a URL is one of ours, whatever its port."""
+        if not url.isprintable():
+            return False  # reading it as a URL would leave such characters out
         try:
             split = urlsplit(url)
             host = split.hostname
@@ -164,19 +187,26 @@ class Door:
 async def _body(headers: Headers, receive: Receive) -> bytes | Response:
     """The body of a request, once it is found to be one message."""
     too_large = PlainTextResponse(f"a message has {MAX_MESSAGE_BYTES} bytes at most", 413)
+    if "content-length" in headers and "transfer-encoding" in headers:
+        # A proxy in front may have read the other one of the two.
+        return PlainTextResponse("the request has two lengths", 400)
     declared = headers.get("content-length", "0")
     if not declared.isascii() or not declared.isdecimal() or int(declared) > MAX_MESSAGE_BYTES:
         return too_large
     body = bytearray()
     more = True
-    while more:
-        message = await receive()
-        if message["type"] != "http.request":
-            return PlainTextResponse("the request was cut short", 400)
-        body += message.get("body", b"")
-        if len(body) > MAX_MESSAGE_BYTES:
-            return too_large
-        more = message.get("more_body", False)
+    try:
+        async with asyncio.timeout(BODY_S):
+            while more:
+                message = await receive()
+                if message["type"] != "http.request":
+                    return PlainTextResponse("the request was cut short", 400)
+                body += message.get("body", b"")
+                if len(body) > MAX_MESSAGE_BYTES:
+                    return too_large
+                more = message.get("more_body", False)
+    except TimeoutError:
+        return PlainTextResponse(f"the message did not arrive within {BODY_S:g} s", 408)
     try:
         read(bytes(body))
     except Refused as refused:
@@ -221,20 +251,47 @@ def listening(address: Address, *, token: str | None) -> socket.socket:
         ConfigurationError: Others than this machine reach the address and there is no token;
             or it can't be had.
     """
+    open_to_others = ConfigurationError(
+        f"{address.host} can be reached from other machines: set a token (RUNNER_MCP_TOKEN,"
+        " or --token-file FILE), or listen on 127.0.0.1"
+    )
     if not address.is_local and token is None:
-        raise ConfigurationError(
-            f"{address.host} can be reached from other machines: set a token (RUNNER_MCP_TOKEN,"
-            " or --token-file FILE), or listen on 127.0.0.1"
-        )
+        raise open_to_others
     try:
         family, *_, where = socket.getaddrinfo(
             address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
+        if token is None and not _is_loopback(str(where[0])):  # whatever `localhost` is here
+            raise open_to_others
         return socket.create_server(where[:2], family=family, backlog=128)
-    except OSError as error:
-        raise ConfigurationError(
-            f"can't listen on {address.host}:{address.port}: {error.strerror}"
-        ) from error
+    except socket.gaierror as error:
+        raise ConfigurationError(f"can't listen on {address.host!r}: {error.strerror}") from error
+    except OSError as error:  # its own text names the address again
+        why = os.strerror(error.errno or 0)
+        raise ConfigurationError(f"can't listen on {address.host}:{address.port}: {why}") from error
+
+
+class _Connection(H11Protocol):
+    """A connection that is let go when no request comes.
+
+    Uvicorn waits for the rest of a head for ever, and a few hundred halves of one, for which
+    nobody has to show a token, would keep everybody else out.
+    """
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """See asyncio."""
+        super().connection_made(transport)
+        self._look(None, idle=False)
+
+    def _look(self, before: object, *, idle: bool) -> None:
+        if self.transport.is_closing():
+            return
+        now = self.cycle
+        if idle and now is before:
+            self.transport.abort()
+            return
+        idle = now is None or now.response_complete
+        self.loop.call_later(HEAD_S, lambda: self._look(now, idle=idle))
 
 
 class _Uvicorn(uvicorn.Server):
@@ -273,6 +330,7 @@ async def serve(
     door = Door(_application(tools, manager), names=address.names, more=more, token=token)
     config = uvicorn.Config(
         door,
+        http=_Connection,  # whatever else is installed
         lifespan="off",
         ws="none",
         log_config=None,

@@ -7,10 +7,10 @@ from typing import Any
 
 import mcp_types as types
 from mcp.server.lowlevel.server import Server
-from mcp.shared.exceptions import MCPError
 
-from runner.errors import EXITS, RunnerError
+from runner.errors import RunnerError
 from runner.mcp_server.asking import Context
+from runner.mcp_server.tools import refusal
 from runner.queries import QUERIES, answer
 from runner.store import Store
 from runner.version import __version__
@@ -48,8 +48,7 @@ def server(store: Store) -> Server[Any]:
         try:
             text, is_error = answer(store, params.name, params.arguments or {})
         except RunnerError as error:
-            code = EXITS[error.code].mcp
-            raise MCPError(code, str(error), data={"code": error.code}) from error
+            raise refusal(error) from error
         return types.CallToolResult(content=[types.TextContent(text=text)], is_error=is_error)
 
     return Server(NAME, version=__version__, on_list_tools=list_tools, on_call_tool=call)

@@ -20,7 +20,7 @@ from mcp.shared.exceptions import MCPError
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from runner.client import AsyncRunner, AsyncSession
-from runner.errors import EXITS, RunnerError, SessionEnded
+from runner.errors import RunnerError, SessionEnded
 from runner.logs import bind, log, visible
 from runner.mcp_server.asking import (
     AskAtOnce,
@@ -41,6 +41,7 @@ from runner.mcp_server.tools import (
     TITLE_CHARACTERS,
     definitions,
     failure,
+    refusal,
     rendered,
     session_answer,
     split,
@@ -230,8 +231,7 @@ class ToolServer:
         except asyncio.CancelledError:
             raise MCPError(types.INTERNAL_ERROR, GOING_AWAY) from None
         except RunnerError as error:
-            code = EXITS[error.code].mcp
-            raise MCPError(code, str(error), data={"code": error.code}) from error
+            raise refusal(error) from error
 
     def _ask(self, channel: AskByReturn, running: Running) -> types.InputRequiredResult:
         """Answer with the question that is pending."""

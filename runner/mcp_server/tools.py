@@ -5,14 +5,26 @@ from collections.abc import Mapping
 from typing import Any
 
 import mcp_types as types
+from mcp.shared.exceptions import MCPError
 
-from runner.errors import ToolError
+from runner.errors import EXITS, RunnerError, ToolError
 from runner.model import Block, Status, ToolResult, Verdict
 from runner.settings import Network
 from runner.tools import Registry, Tool
 from runner.tools.base import effects
 
-__all__ = ["CLOSE", "OPEN", "SESSION_ID", "definitions", "failure", "rendered", "split"]
+__all__ = [
+    "CLOSE",
+    "OPEN",
+    "SESSION_ID",
+    "TITLE_CHARACTERS",
+    "definitions",
+    "failure",
+    "refusal",
+    "rendered",
+    "session_answer",
+    "split",
+]
 
 OPEN, CLOSE = "open_session", "close_session"
 """The tools that are there where calls name their session."""
@@ -187,3 +199,8 @@ def session_answer(session_id: str, text: str) -> types.CallToolResult:
 def failure(text: str) -> types.CallToolResult:
     """The result of a call that no tool of the registry saw, so that there is no record."""
     return types.CallToolResult(content=[types.TextContent(text=text)], is_error=True)
+
+
+def refusal(error: RunnerError) -> MCPError:
+    """The protocol's error for one of the runner's, whose code is in its data."""
+    return MCPError(EXITS[error.code].mcp, str(error), data={"code": error.code})

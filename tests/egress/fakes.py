@@ -33,6 +33,10 @@ class Pipe:
         one.other, other.other = other, one
         return one, other
 
+    @property
+    def ended(self) -> bool:
+        return self.other.shut_down
+
     async def receive(self) -> bytes:
         data = await self.arrived.get()
         if data is None:

@@ -4,11 +4,16 @@ import asyncio
 import ssl
 import struct
 
+import h11
 import pytest
 
+from runner.egress.access import Refused
+from runner.egress.dial import Dialler
+from runner.egress.exchange import HttpEnd
 from runner.egress.hello import UNRECOGNISED_NAME
-from runner.egress.leash import LeashLimits
+from runner.egress.leash import MAX_RESOLVING, LeashLimits
 from runner.model import Verdict
+from runner.policy.network import Address
 from tests.egress.fakes import Pipe, Web, World, echo, serving
 
 pytestmark = pytest.mark.anyio
@@ -121,7 +126,7 @@ async def test_a_name_that_leads_to_a_private_address_is_refused_whatever_else_i
 
     answer = await here.ask(connect("good.example"))
 
-    assert b"good.example leads to 10.0.0.7 is not a public address (private)" in answer
+    assert b"good.example: 10.0.0.7 is not a public address (private)" in answer
     assert here.dialled == []
     assert here.records.last.verdict is Verdict.DENY
 
@@ -305,6 +310,78 @@ async def test_an_answer_without_a_length_is_carried_to_its_end() -> None:
     assert b"keep-alive: 5" not in answer.lower()
 
 
+async def test_who_asks_for_a_head_alone_is_told_of_a_refusal_too() -> None:
+    here = world()
+    request = get("http://evil.example/", "evil.example").replace(b"GET", b"HEAD", 1)
+
+    answer = await here.ask(request)
+
+    assert answer.startswith(b"HTTP/1.1 403 refused: no rule allows HEAD evil.example:80/")
+    assert answer.endswith(b"\r\n\r\n")
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        (b"", b"the server hung up without an answer"),
+        (b"nonsense\r\n\r\n", b""),
+        (b"HTTP/1.1 101 Switching\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\n", b""),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip\r\n\r\n", b""),
+        (b"HTTP/1.1 200 OK\r\n" + b"a: b\r\n" * 300 + b"\r\n", b"more than 256 lines"),
+    ],
+)
+async def test_what_a_server_does_wrong_is_no_fault_of_the_client(
+    said: bytes, reason: bytes
+) -> None:
+    here = world()
+    async with serving(here, PUBLIC, 80, Web(said)):
+        client = here.tunnel()
+        await client.send(get("http://web.example/", "web.example"))
+        assert (await client.rest()).startswith(b"HTTP/1.1 502 failed: " + reason)
+
+
+async def test_many_lines_of_a_body_are_no_head() -> None:
+    here = world()
+    web = Web()
+    async with serving(here, PUBLIC, 80, web):
+        client = here.tunnel()
+        head = get("http://web.example/", "web.example", "Content-Length: 1000")
+        await client.send(head.replace(b"GET", b"POST") + b"\n" * 1000)
+        await client.until(b"ok")
+
+    assert web.bodies == [b"\n" * 1000]
+
+
+async def test_trailers_without_end_go_nowhere() -> None:
+    here = world()
+    async with serving(here, PUBLIC, 80, echo):
+        client = here.tunnel()
+        head = get("http://web.example/", "web.example", "Transfer-Encoding: chunked")
+        await client.send(head + b"0\r\n" + b"a:\r\n" * 300)
+        assert (await client.rest()).startswith(b"HTTP/1.1 431 ")
+
+
+async def test_what_has_arrived_at_once_leaves_others_their_turn() -> None:
+    ours, theirs = Pipe.pair()
+    head = get("http://web.example/", "web.example", "Transfer-Encoding: chunked")
+    await ours.send(head + b"1\r\na\r\n" * 100)
+    end = HttpEnd(theirs, h11.SERVER)
+    turns = 0
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    task = asyncio.create_task(others())
+    for _ in range(101):
+        await end.event()
+    task.cancel()
+
+    assert turns >= 100
+
+
 @pytest.mark.parametrize(
     "request_",
     [
@@ -328,6 +405,7 @@ async def test_an_answer_without_a_length_is_carried_to_its_end() -> None:
         b"CONNECT good.example HTTP/1.1\r\n\r\n",
         b"CONNECT good.example:443 HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\nabc",
         b"GET http://web.example/" + b"a" * 100_000 + b" HTTP/1.1\r\n\r\n",
+        get("http://web.example/", "web.example", *["a:"] * 300),
     ],
 )
 async def test_what_can_be_read_in_two_ways_goes_nowhere(request_: bytes) -> None:
@@ -365,6 +443,81 @@ async def test_more_connections_than_allowed_at_once_are_dropped() -> None:
     assert await tunnels[2].rest() == b""
     assert "at once" in here.records.last.reason
     await here.leash.close()
+
+
+async def test_a_program_that_is_gone_makes_room_for_another() -> None:
+    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await writer.wait_closed()
+
+    here = world(limits=LeashLimits(max_connections=1))
+    async with serving(here, PUBLIC, 443, silent):
+        gone = here.tunnel()
+        await gone.send(connect("good.example"))
+        await gone.until(b"\r\n\r\n")
+        other = here.tunnel()
+        assert await other.rest() == b""  # nobody has to make room yet
+        gone.shut()
+        other = here.tunnel()
+        await other.send(connect("good.example"))
+        assert (await other.until(b"\r\n\r\n")).startswith(b"HTTP/1.1 200")
+        assert await gone.rest() == b""
+
+    assert [row.reason for row in here.records.rows] == [
+        *("ended by the runner", "more than 1 at once", "ended by the runner")
+    ]
+
+
+async def test_a_connection_that_is_given_up_before_it_is_made_is_recorded() -> None:
+    here = world()
+    looking = asyncio.Event()
+
+    async def endless(name: str, port: int) -> list[Address]:
+        looking.set()
+        await asyncio.Event().wait()
+        raise AssertionError("it does not end")
+
+    here.leash._dialler = Dialler(endless)
+    await here.tunnel().send(connect("good.example"))
+    await looking.wait()
+    await here.leash.close()
+
+    (row,) = here.records.rows
+    assert (row.host, row.reason) == ("good.example", "ended before it was made")
+    assert row.ended_at is not None
+
+
+async def test_a_session_that_is_over_looks_up_nothing() -> None:
+    here = world()
+    await here.leash.close()
+    with pytest.raises(Refused, match="over"):
+        await here.leash.fetch("https://good.example/", most_bytes=1, timeout_s=1)
+
+    assert here.names.asked == []
+
+
+async def test_a_session_does_not_take_all_the_threads_that_resolve_names() -> None:
+    here = world("{allow: [{host: '*.slow.example'}]}")
+    resolved = asyncio.Event()
+    asked: list[str] = []
+
+    async def slow(name: str, port: int) -> list[Address]:
+        asked.append(name)
+        await resolved.wait()
+        return []
+
+    here.leash._dialler = Dialler(slow)
+    clients = [here.tunnel() for _ in range(20)]
+    for number, client in enumerate(clients):
+        await client.send(connect(f"n{number}.slow.example"))
+    for _ in range(50):
+        await asyncio.sleep(0)
+    assert len(asked) == MAX_RESOLVING
+    resolved.set()
+    for client in clients:
+        assert b"has no address" in await client.until(b"\r\n")
+    await here.leash.close()
+
+    assert len(asked) == 20
 
 
 async def test_a_connection_that_lasts_too_long_is_ended_and_says_so() -> None:

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from pydantic import SecretStr
+from pydantic import SecretStr, ValidationError
 
 from runner.egress.access import NotReached, Refused
 from runner.egress.credentials import Credentials
@@ -16,7 +16,7 @@ from runner.egress.leash import Leash
 from runner.egress.streams import StreamBroken, TlsStream
 from runner.errors import ConfigurationError
 from runner.model import Verdict
-from runner.settings import Credential
+from runner.settings import Credential, Settings
 from tests.egress.fakes import LOOPBACK, Handler, Web, World, serving
 from tests.egress.test_proxy import PUBLIC, connect, get
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.anyio
 
 RULES = """{allow: [
     {host: [api.example, other.example], ports: [443, 80],
-     methods: [GET, TRACE], paths: ["/v1/**"]},
+     methods: [GET, TRACE, TRACK], paths: ["/v1/**"]},
     {host: go.example}]}"""
 NAMES = {name: [PUBLIC] for name in ("api.example", "other.example", "go.example")}
 SECRET = "Bearer s3cr3t-of-the-host"
@@ -118,13 +118,14 @@ async def test_a_secret_goes_to_its_own_host_and_path_and_to_no_echo() -> None:
             ("GET", "http://other.example/v1/me"),
             ("GET", "http://api.example/v1/you"),
             ("TRACE", "http://api.example/v1/me"),
+            ("TRACK", "http://api.example/v1/me"),
         ):
             client = here.tunnel()
             host = url.split("/")[2]
             await client.send(get(url, host).replace(b"GET", method.encode(), 1))
             await client.until(b"ok")
 
-    assert len(web.heads) == 3
+    assert len(web.heads) == 4
     assert not any(SECRET.encode() in head for head in web.heads)
 
 
@@ -231,6 +232,17 @@ async def fetch(here: World, url: str, **more: Any) -> Any:
     return await leash.fetch(url, **{"most_bytes": 100, "timeout_s": 5.0, **more})
 
 
+def test_no_error_about_settings_shows_a_secret() -> None:
+    for given in (
+        {"credentials": {"api": {"value": "s3cr3t"}}},
+        {"credentials": {"api": {"host": "api.example", "value": ["s3cr3t"]}}},
+        {"mcp_token": "s3cr3t"},
+    ):
+        with pytest.raises(ValidationError) as caught:
+            Settings(**given)
+        assert "s3cr3t" not in str(caught.value)
+
+
 async def test_a_tool_fetches_under_the_same_rules_and_with_the_same_secrets() -> None:
     here = world()
     web = Web(b"HTTP/1.1 404 Not Here\r\nContent-Type: text/plain\r\nContent-Length: 3\r\n\r\nno\n")
@@ -265,8 +277,9 @@ async def test_what_is_longer_than_wanted_is_cut() -> None:
 async def test_what_may_not_be_fetched_is_refused_and_never_resolved(url: str) -> None:
     here = world()
 
-    with pytest.raises(Refused):
+    with pytest.raises(Refused) as refused:
         await fetch(here, url)
+    assert "u:p" not in str(refused.value)
     assert here.names.asked == []
     assert here.records.last.verdict is Verdict.DENY
 

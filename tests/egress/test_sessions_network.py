@@ -205,6 +205,21 @@ def test_a_rebuilt_container_has_its_network_again(session: Session, site: Site)
     assert done.text == "a page\nthere\n"
 
 
+def test_what_calls_put_where_the_authorities_go_keeps_nobody_from_taking_over(
+    runner: Runner, site: Site
+) -> None:
+    with runner.session(kept=True) as session:
+        path = "/tmp/.runner-certificates.pem"
+        assert not session.bash(f"echo mine > own && ln -sf $PWD/own {path}").is_error
+    with Runner(policy="default", settings=runner.settings) as other:
+        taken = other.attach(session.id)
+        done = taken.bash(f"cat own; curl -sS {site.url}/page")
+        other.close_session(session.id)
+
+    assert done.output.startswith("mine\n")
+    assert "no rule allows" in done.text
+
+
 def test_http_get_is_under_the_same_rules(session: Session) -> None:
     for url, words in (
         ("https://evil.example/", "no rule allows GET evil.example:443/"),
@@ -222,7 +237,7 @@ def test_a_session_without_a_network_has_no_proxy_and_no_http_get(runner: Runner
         fetched = session.call("http_get", {"url": "https://pypi.org/"})
 
     assert done.output.startswith("0\ncurl: (7)")
-    assert fetched.text == "http_get: this session has no network; it is opened without one"
+    assert fetched.text == "http_get: this session has no network: whoever opened it gave it none"
 
 
 def test_https_of_a_listed_host_is_opened_for_the_programs_that_come_with_the_image(

