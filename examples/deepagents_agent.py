@@ -3,7 +3,7 @@
 Run it: python examples/deepagents_agent.py
 
 The model is a script here, so that it runs without a key. Give `create_deep_agent` the name of
-a real one, such as "anthropic:claude-sonnet-4-5", and leave the rest as it is.
+a real one, such as "anthropic:claude-sonnet-5-5", and leave the rest as it is.
 """
 
 from collections.abc import Iterator

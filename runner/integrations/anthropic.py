@@ -18,8 +18,8 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from runner.client import AsyncRunner, AsyncSession
 from runner.errors import RunnerError
-from runner.integrations.common import in_workspace, missing, require
-from runner.model import Status, ToolResult
+from runner.integrations.common import definitions, failure_of, in_workspace, missing, require
+from runner.model import ToolResult
 from runner.sandbox import WORKSPACE
 from runner.tools import AbsolutePath, ToolInput
 
@@ -195,7 +195,6 @@ def registry_tools(
     Raises:
         ConfigurationError: The runner lacks one of these.
     """
-    require(session, names or ())
 
     def tool(definition: dict[str, Any]) -> SessionTool:
         async def use(session: AsyncSession, input: Mapping[str, Any]) -> Content:
@@ -203,11 +202,7 @@ def registry_tools(
 
         return SessionTool(definition, _always(session), use)
 
-    return [
-        tool(definition)
-        for definition in session.tools.definitions("anthropic")
-        if names is None or definition["name"] in names
-    ]
+    return [tool(definition) for definition in definitions(session, names, "anthropic")]
 
 
 def shown(result: ToolResult) -> Content:
@@ -332,7 +327,7 @@ async def _view(session: AsyncSession, view: View, max_characters: int | None) -
         if last != -1:
             arguments["limit"] = last - first + 1
     result = await session.call("read", arguments)
-    if result.status is Status.FAILED and _IS_DIRECTORY in result.text:
+    if failure_of(result) == "is_directory":
         return shown(await session.call("list", {"path": view.path, "depth": DIRECTORY_DEPTH}))
     content = shown(result)
     if isinstance(content, str):
@@ -346,8 +341,6 @@ async def _view(session: AsyncSession, view: View, max_characters: int | None) -
     return content
 
 
-_IS_DIRECTORY = "is a directory"
-"""The operating system's words, which our tools repeat."""
 DIRECTORY_DEPTH = 2
 """How deep a view of a directory looks."""
 

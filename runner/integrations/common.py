@@ -1,4 +1,4 @@
-"""What the integrations share: words for what is missing, paths, and files of any size.
+"""What the integrations share: words for what is missing, tools, paths, files of any size.
 
 Refuses to know any framework.
 """
@@ -6,13 +6,14 @@ Refuses to know any framework.
 import base64
 import posixpath
 import shlex
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from runner.client import AsyncSession
 from runner.errors import ConfigurationError
 from runner.model import ToolResult
 from runner.sandbox import WORKSPACE
+from runner.tools import Format
 
 PIECE_BYTES = 1024**2
 """So much of a file goes into one call, whose input may have 2 MB and is base64."""
@@ -49,6 +50,27 @@ def require(session: AsyncSession, names: Iterable[str]) -> None:
         )
 
 
+def definitions(
+    session: AsyncSession, names: Collection[str] | None, format: Format = "rousseau"
+) -> list[dict[str, Any]]:
+    """The definitions of a session's tools.
+
+    Args:
+        session: Whose.
+        names: Which; None: all that its runner has.
+        format: Whose model is to read them.
+
+    Raises:
+        ConfigurationError: The runner lacks one of the tools named.
+    """
+    require(session, names or ())
+    return [
+        definition
+        for definition in session.tools.definitions(format)
+        if names is None or definition["name"] in names
+    ]
+
+
 def in_workspace(path: str) -> str:
     """A path that may be relative to the workspace, as an absolute one."""
     return posixpath.join(WORKSPACE, path)
@@ -72,3 +94,8 @@ async def write_whole(call: Call, path: str, content: bytes) -> ToolResult:
         arguments = {"command": append, "stdin": piece, "stdin_encoding": "base64"}
         result = await call("bash", arguments)
     return result
+
+
+def failure_of(result: ToolResult) -> str:
+    """Why a tool did not do it, as one word; see `runner.tools.base.failed`. Empty: not said."""
+    return str(result.details.get("failure", ""))

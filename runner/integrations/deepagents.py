@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from datetime import UTC, datetime
 from typing import Any, Literal, TypeVar
 
-from runner.integrations.common import missing, require
+from runner.integrations.common import failure_of, missing, require
 
 try:
     from deepagents.backends.protocol import (
@@ -275,12 +275,12 @@ class _Operations:
             return await self._read_binary(path)
         arguments = {"path": path, "offset": offset + 1, "limit": max(limit, 1)}
         result = await self._call("read", arguments)
-        if result.details.get("undecodable_bytes") or _BINARY in (result.error or ""):
+        if result.details.get("undecodable_bytes") or failure_of(result) == "binary":
             return await self._read_binary(path)
-        behind = _BEHIND.search(result.error or "")
-        if behind and behind[1] != "0":
+        behind = failure_of(result) == "behind_end"
+        if behind and (lines := result.details["lines"]):
             return ReadResult(
-                error=f"File '{path}': Line offset {offset} exceeds file length ({behind[1]} lines)"
+                error=f"File '{path}': Line offset {offset} exceeds file length ({lines} lines)"
             )
         if result.is_error and not behind:
             return ReadResult(error=f"File '{path}': {_reason(result)}")
@@ -342,9 +342,9 @@ class _Operations:
                 arguments["replace_all"] = True
             result = await self._call("edit", arguments)
             if not result.is_error:
-                made = _REPLACED.search(result.output)
-                return EditResult(path=path, occurrences=int(made[1]) if made else 1)
-            if _NOT_FOUND not in (result.error or ""):
+                (made,) = result.details.get("replacements", (1,))
+                return EditResult(path=path, occurrences=made)
+            if failure_of(result) != "no_match":
                 break
         return EditResult(error=_edit_error(result, path, old))
 
@@ -456,22 +456,9 @@ _CODES = {
     "name_too_long": INVALID_PATH,
     "link_loop": INVALID_PATH,
 }
-"""Why a transfer failed; what is not here keeps the words it has."""
-_REASONS = (
-    ("no such file or directory", FILE_NOT_FOUND),
-    ("permission denied", PERMISSION_DENIED),
-    ("read-only file system", PERMISSION_DENIED),
-    ("is a directory", IS_DIRECTORY),
-    ("not a directory", INVALID_PATH),
-    ("must be absolute", INVALID_PATH),
-)
+"""Why it failed; what is not here keeps the words it has."""
 _SHOWN = (".png", ".jpg", ".jpeg", ".gif", ".webp", ".heic", ".heif", ".pdf", ".ppt", ".pptx")
 """Files that deepagents shows to models as what they are, whatever is in them."""
-_BINARY = "does not look like UTF-8 text"
-_BEHIND = re.compile(r"is behind the end of .*, which has (\d+) lines?$", re.DOTALL)
-_NOT_FOUND = "old_string not found"
-_NOT_UNIQUE = "old_string is not unique"
-_REPLACED = re.compile(r"\((\d+) replacements?\)$")
 _ROW = re.compile(r"(/[^\n]*?):(\d+): ([^\n]*)\n?")
 _TRUNCATED = re.compile(r"^\(truncated at \d+ matches\)$", re.MULTILINE)
 _SIMPLE_GLOB = re.compile(r"[\w.*?-]+")
@@ -481,20 +468,16 @@ _SIMPLE_GLOB = re.compile(r"[\w.*?-]+")
 def _reason(result: ToolResult) -> str:
     """Why a tool did not do it: a word of deepagents', or what the tool says."""
     error = result.error or str(result.status)
-    if result.status is Status.FAILED:
-        for words, code in _REASONS:
-            if error.endswith(words):
-                return code
     if result.status is Status.INVALID and "must be absolute" in error:
         return INVALID_PATH
-    return error
+    return _CODES.get(failure_of(result), error)
 
 
 def _edit_error(result: ToolResult, path: str, old: str) -> str:
-    error = result.error or ""
-    if _NOT_FOUND in error:
+    failure = failure_of(result)
+    if failure == "no_match":
         return f"Error: String not found in file: '{old}'"
-    if _NOT_UNIQUE in error:
+    if failure == "several_matches":
         return (
             f"Error: String '{old}' appears multiple times."
             " Use replace_all=True to replace all occurrences."

@@ -16,7 +16,7 @@ from pydantic_core import SchemaValidator, core_schema
 
 from runner.client import AsyncSession
 from runner.errors import RunnerError, SandboxLost, SessionEnded, SessionNotFound
-from runner.integrations.common import missing, require, write_whole
+from runner.integrations.common import definitions, failure_of, missing, require, write_whole
 from runner.model import Status, ToolResult
 from runner.sandbox import WORKSPACE
 from runner.tools.base import effects
@@ -87,8 +87,7 @@ class SessionToolset(AbstractToolset[Deps]):
                 max_retries=ctx.max_retries,
                 args_validator=_ANY_OBJECT,
             )
-            for definition in self._session.tools.definitions()
-            if self._names is None or definition["name"] in self._names
+            for definition in definitions(self._session, self._names)
         }
 
     def _definition(self, definition: dict[str, Any]) -> ToolDefinition:
@@ -317,11 +316,21 @@ _ERRORS: tuple[tuple[str, type[OSError]], ...] = (
     ("file exists", FileExistsError),
     ("permission denied", PermissionError),
 )
-"""What the operating system's words, which tools and programs repeat, mean in Python."""
+"""What the operating system's words, which programs repeat, mean in Python."""
+_CODES: dict[str, type[OSError]] = {
+    "not_found": FileNotFoundError,
+    "is_directory": IsADirectoryError,
+    "not_directory": NotADirectoryError,
+    "exists": FileExistsError,
+    "permission_denied": PermissionError,
+}
+"""What our tools say, in Python's words."""
 
 
 def _check(result: ToolResult, path: str) -> None:
     if result.is_error:
+        if (kind := _CODES.get(failure_of(result))) is not None:
+            raise kind(result.text)
         # A command's own words, without ours about its exit status behind them.
         raise _os_error(result.output or result.text, path)
 

@@ -23,7 +23,6 @@ from runner.tools.base import (
 from runner.tools.bash import BashTool
 from runner.tools.decoding import MAX_INPUT_BYTES, Decoded, InvalidInput, decode
 from runner.tools.edit import EditTool
-from runner.tools.extended import extended_tools
 from runner.tools.grep import GrepTool
 from runner.tools.read import ReadTool
 from runner.tools.registry import Format, Registry
@@ -52,7 +51,6 @@ __all__ = [
     "decode",
     "default_registry",
     "effects",
-    "extended_tools",
     "keeps_time",
     "named_registry",
 ]
@@ -84,6 +82,9 @@ def named_registry(name: ToolSet) -> Registry:
         case "rousseau":
             tools = builtin_tools()
         case "extended":
+            # Its models take a tenth of the time in which everything else is loaded.
+            from runner.tools.extended import extended_tools
+
             tools = extended_tools()
         case _:
             names = ", ".join(get_args(ToolSet))

@@ -159,9 +159,17 @@ AbsolutePath = Annotated[SystemText, AfterValidator(_absolute)]
 """A path that starts with `/`."""
 
 
-def failed(error: str) -> Outcome:
-    """The outcome of a tool that could not do what it was asked."""
-    return Outcome(error=error, status=Status.FAILED)
+def failed(error: str, failure: str = "", **facts: Any) -> Outcome:
+    """The outcome of a tool that could not do what it was asked.
+
+    Args:
+        error: The words for it.
+        failure: The cause as one word, for programs, as `details["failure"]`: one of
+            `runner.helper.wire.FAILURES`, or the tool's own; empty: there is no word for it.
+        **facts: What else `details` says.
+    """
+    details = {"failure": failure, **facts} if failure else facts
+    return Outcome(error=error, status=Status.FAILED, details=details)
 
 
 def decode_text(content: bytes) -> tuple[str, int]:

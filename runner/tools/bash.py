@@ -43,5 +43,5 @@ class BashTool(Tool):
                 watch=context.watch,
             )
         except RequestFailed as failure:
-            return failed(f"bash: fork/exec /bin/sh: {failure.detail}")
+            return failed(f"bash: fork/exec /bin/sh: {failure.detail}", failure.code)
         return ran("bash", result, context.call.timeout_s)

@@ -217,10 +217,9 @@ def _refuse_unknown(value: dict[str, Any], model: type[BaseModel], place: str) -
 
 def _with_path(value: dict[str, Any], parsed: BaseModel) -> dict[str, Any]:
     """An input with the path that its tool takes where none is given, if it takes one."""
-    default = getattr(parsed, PATH, None)
-    if PATH in value or PATH not in properties(type(parsed)) or not isinstance(default, str):
-        return value
-    return {**value, PATH: default}
+    attribute = None if PATH in value else properties(type(parsed)).get(PATH)
+    default = None if attribute is None else getattr(parsed, attribute)
+    return {**value, PATH: default} if isinstance(default, str) else value
 
 
 def _in_order(value: Any, parsed: Any, place: str) -> Any:

@@ -61,10 +61,17 @@ class EditTool(Tool):
                 judged=context.judged,
             )
         except RequestFailed as failure:
-            return failed(failure_words(self.name, input.path, failure))
+            return failed(failure_words(self.name, input.path, failure), failure.code)
         if count != 1:
-            return failed(f"edit: {miss_words(count, input.path)}")
+            return failed(
+                f"edit: {miss_words(count, input.path)}", missed(count), occurrences=count
+            )
         return Outcome(output=f"edited {input.path} (1 replacement)")
+
+
+def missed(count: int) -> str:
+    """The cause as one word, where the old text occurs so often."""
+    return "several_matches" if count else "no_match"
 
 
 def failure_words(tool: str, path: str, failure: RequestFailed) -> str:

@@ -65,7 +65,7 @@ class GrepTool(Tool):
         except RequestFailed as failure:
             if failure.code in _NOTHING_THERE:
                 return Outcome(output=NO_MATCHES, details={"missing": True})
-            return failed(f"grep: {_words(failure, input)}")
+            return failed(f"grep: {_words(failure, input)}", failure.code)
         rows, undecodable = decode_text(found.rows)
         if found.truncated:
             if not rows.endswith("\n"):

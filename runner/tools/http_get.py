@@ -48,7 +48,7 @@ class HttpGetTool(Tool):
         """
         if context.network is None:
             return Outcome(
-                error="http_get: this session has no network; it is opened without one",
+                error="http_get: this session has no network: whoever opened it gave it none",
                 status=Status.DENIED,
             )
         limit_s = min(TIMEOUT_S, context.deadline_s)

@@ -1,9 +1,9 @@
 """What came of a program, as outcomes say it: the words and facts of every tool that runs one."""
 
-import codecs
 from typing import Any
 
 from runner.answers import RunResult, Touched
+from runner.background import unfinished
 from runner.model import Outcome, Status, Truncation
 from runner.tools.base import decode_text, seconds
 
@@ -151,10 +151,7 @@ def _gap(truncation: Truncation, total_bytes: int) -> str:
 
 def without_cut_end(data: bytes) -> bytes:
     """Without the beginning of a character whose rest was left out."""
-    decoder = codecs.getincrementaldecoder("utf-8")("replace")
-    decoder.decode(data)
-    pending, _ = decoder.getstate()
-    return data[: len(data) - len(pending)]
+    return data[: len(data) - unfinished(data)]
 
 
 def without_cut_start(data: bytes) -> bytes:

@@ -14,6 +14,8 @@ from runner.tools.base import (
 
 BINARY_PREFIX_BYTES = 512
 """A NUL among these makes a file binary, as in the reference."""
+BINARY = "binary"
+"""The cause as one word, where it is one."""
 
 
 class ReadInput(ToolInput):
@@ -47,9 +49,9 @@ class ReadTool(Tool):
                 judged=context.judged,
             )
         except RequestFailed as failure:
-            return failed(f"read: open {input.path}: {failure.detail}")
+            return failed(f"read: open {input.path}: {failure.detail}", failure.code)
         if b"\0" in content[:BINARY_PREFIX_BYTES]:
-            return failed(f"read: {input.path} does not look like UTF-8 text")
+            return failed(f"read: {input.path} does not look like UTF-8 text", BINARY)
         text, undecodable = decode_text(content)
         return Outcome(
             output=text, details={"undecodable_bytes": undecodable} if undecodable else {}

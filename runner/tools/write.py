@@ -32,5 +32,5 @@ class WriteTool(Tool):
                 input.path, input.content.encode(), judged=context.judged
             )
         except RequestFailed as failure:
-            return failed(f"write: open {input.path}: {failure.detail}")
+            return failed(f"write: open {input.path}: {failure.detail}", failure.code)
         return Outcome(output=f"wrote {count} bytes to {input.path}")

@@ -3,57 +3,40 @@
 One session with one turn: it wants tools used, takes the results, and ends its turn.
 """
 
-import json
 import threading
 from collections.abc import Mapping
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from .fake_models import Use, as_sse
+from .loopback import Handler, Loopback
 
 NOW = "2026-01-01T00:00:00Z"
 
 
-class FakeManagedAgents:
-    """The server. A context manager."""
+class FakeManagedAgents(Loopback):
+    """The server."""
 
     def __init__(self, *uses: Use) -> None:
+        super().__init__()
         self.results: dict[str, Mapping[str, Any]] = {}
         """What each use was answered."""
         self.stopped = False
         """Whether the worker gave its work item back."""
         self._uses = uses
         self._answered = threading.Event()
-        outer = self
 
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
+    def get(self, handler: Handler, path: str) -> None:
+        """Tell of the session, or stream what happens in it."""
+        if path.endswith("/events/stream"):
+            self._stream(handler)
+        elif path.endswith("/events"):
+            self.send_json(handler, {"data": [], "next_page": None})
+        else:
+            self.send_json(handler, SESSION)
 
-            def do_GET(self) -> None:
-                path = self.path.partition("?")[0]
-                if path.endswith("/events/stream"):
-                    outer._stream(self)
-                elif path.endswith("/events"):
-                    outer._send(self, {"data": [], "next_page": None})
-                else:
-                    outer._send(self, SESSION)
-
-            def do_POST(self) -> None:
-                length = int(self.headers.get("Content-Length", 0))
-                body = json.loads(self.rfile.read(length) or b"{}")
-                outer._send(self, outer._take(self.path.partition("?")[0], body))
-
-            def log_message(self, format: str, *args: object) -> None:
-                """Tests want none of that."""
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,))
-
-    @property
-    def root(self) -> str:
-        """The address for clients."""
-        return f"http://127.0.0.1:{self._server.server_address[1]}"
+    def post(self, handler: Handler, path: str, body: Mapping[str, Any]) -> None:
+        """Take what the worker says."""
+        self.send_json(handler, self._take(path, body))
 
     def _take(self, path: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
         if path.endswith("/heartbeat"):
@@ -74,7 +57,7 @@ class FakeManagedAgents:
             self._answered.set()
         return {"data": []}
 
-    def _stream(self, handler: BaseHTTPRequestHandler) -> None:
+    def _stream(self, handler: Handler) -> None:
         handler.send_response(200)
         handler.send_header("Content-Type", "text/event-stream")
         handler.send_header("Connection", "close")
@@ -102,23 +85,9 @@ class FakeManagedAgents:
         handler.wfile.write(as_sse([idle]))
         handler.close_connection = True
 
-    def _send(self, handler: BaseHTTPRequestHandler, value: Mapping[str, Any]) -> None:
-        content = json.dumps(value).encode()
-        handler.send_response(200)
-        handler.send_header("Content-Type", "application/json")
-        handler.send_header("Content-Length", str(len(content)))
-        handler.end_headers()
-        handler.wfile.write(content)
-
-    def __enter__(self) -> "FakeManagedAgents":
-        self._thread.start()
-        return self
-
     def __exit__(self, *exception: object) -> None:
         self._answered.set()
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
+        super().__exit__(*exception)
 
 
 SESSION: Mapping[str, Any] = {

@@ -6,15 +6,15 @@ real APIs would refuse: a tool without a schema, a call without its result, a re
 call, an empty error.
 """
 
-import contextlib
 import json
 import re
 import threading
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+
+from .loopback import Handler, Loopback
 
 NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 USAGE = {"input": 10, "output": 5}
@@ -317,34 +317,16 @@ APIS = {
 }
 
 
-class FakeModels:
-    """One server of all three APIs. A context manager."""
+class FakeModels(Loopback):
+    """One server of all three APIs. `root` is the address for Anthropic's clients."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.requests: list[Request] = []
         """What clients sent, in order. Refused ones are here, too."""
         self._replies: list[Reply] = []
         self._threads: dict[str, Mapping[str, Any]] = {}
         self._lock = threading.Lock()
-        outer = self
-
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def do_POST(self) -> None:
-                outer._answer(self)
-
-            def log_message(self, format: str, *args: object) -> None:
-                """Tests want none of that."""
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,))
-
-    @property
-    def root(self) -> str:
-        """The address for Anthropic's clients."""
-        return f"http://127.0.0.1:{self._server.server_address[1]}"
 
     @property
     def base_url(self) -> str:
@@ -367,10 +349,8 @@ class FakeModels:
         """The body of the last request."""
         return self.requests[-1].body
 
-    def _answer(self, handler: BaseHTTPRequestHandler) -> None:
-        length = int(handler.headers.get("Content-Length", 0))
-        body: Mapping[str, Any] = json.loads(handler.rfile.read(length))
-        path = handler.path.partition("?")[0]
+    def post(self, handler: Handler, path: str, body: Mapping[str, Any]) -> None:
+        """Answer from the script."""
         with self._lock:
             try:
                 must(path in APIS, f"there is no {path}")
@@ -381,8 +361,7 @@ class FakeModels:
             except (Refused, KeyError, TypeError) as error:
                 message = f"{type(error).__name__}: {error}"
                 refusal = {"type": "invalid_request_error", "message": message}
-                content = json.dumps({"type": "error", "error": refusal}).encode()
-                return self._send(handler, 400, "application/json", content)
+                return self.send_json(handler, {"type": "error", "error": refusal}, 400)
             finally:
                 self.requests.append(Request(path, dict(handler.headers), body))
             whole = make(self._replies.pop(0))
@@ -390,27 +369,8 @@ class FakeModels:
                 said = {"role": "assistant", "content": whole["content"]}
                 self._threads[whole["id"]] = {**body, "messages": [*body["messages"], said]}
         if body.get("stream"):
-            return self._send(handler, 200, "text/event-stream", as_sse(events(whole)))
-        return self._send(handler, 200, "application/json", json.dumps(whole).encode())
-
-    def _send(
-        self, handler: BaseHTTPRequestHandler, status: int, kind: str, content: bytes
-    ) -> None:
-        handler.send_response(status)
-        handler.send_header("Content-Type", kind)
-        handler.send_header("Content-Length", str(len(content)))
-        handler.end_headers()
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            handler.wfile.write(content)
-
-    def __enter__(self) -> "FakeModels":
-        self._thread.start()
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
+            return self.send(handler, as_sse(events(whole)), "text/event-stream")
+        return self.send_json(handler, whole)
 
 
 def as_sse(events: Iterable[Mapping[str, Any] | str]) -> bytes:

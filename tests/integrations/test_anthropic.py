@@ -2,7 +2,7 @@
 
 import asyncio
 import base64
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -39,32 +39,6 @@ deny:
   - {tool: [read, write, edit], glob: '/workspace/secret/**', justification: "not your business"}
 """)
 EDITOR = "str_replace_based_edit_tool"
-
-
-@pytest.fixture(scope="module")
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture(scope="module")
-def models() -> Iterator[FakeModels]:
-    with FakeModels() as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-async def runner(
-    docker_daemon: None, tmp_path_factory: pytest.TempPathFactory
-) -> AsyncIterator[AsyncRunner]:
-    settings = make_settings(tmp_path_factory.mktemp("data"))
-    async with AsyncRunner(POLICY, settings=settings, tools="extended") as runner:
-        yield runner
-
-
-@pytest.fixture(scope="module")
-async def session(runner: AsyncRunner) -> AsyncIterator[AsyncSession]:
-    async with runner.session() as session:
-        yield session
 
 
 @pytest.fixture

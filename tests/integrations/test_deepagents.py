@@ -69,13 +69,6 @@ def test_a_runner_without_the_extended_tools_is_refused(shared_data_dir: Path) -
         RousseauSandbox(session)
 
 
-def test_without_deepagents_the_import_says_what_to_install() -> None:
-    script = "import sys; sys.modules['deepagents'] = None; import runner.integrations.deepagents"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-
-    assert 'pip install "rousseau-runner[deepagents]"' in done.stderr.splitlines()[-1]
-
-
 # Answers.
 
 

@@ -1,7 +1,6 @@
 """The agent loop of `examples/embed_agent.py`, against a model server on loopback."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,12 +11,6 @@ from .fake_models import FakeModels, Reply, Use, use
 from .running import EXAMPLES, run_example
 
 pytestmark = pytest.mark.docker
-
-
-@pytest.fixture
-def models() -> Iterator[FakeModels]:
-    with FakeModels() as server:
-        yield server
 
 
 def run(models: FakeModels, data_dir: Path, *, answers: str) -> str:

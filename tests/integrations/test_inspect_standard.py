@@ -21,11 +21,6 @@ pytestmark = [
 
 
 @pytest.fixture(scope="module")
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture(scope="module")
 async def shared(
     docker_daemon: None, tmp_path_factory: pytest.TempPathFactory, anyio_backend: str
 ) -> AsyncIterator[SandboxEnvironment]:

@@ -12,6 +12,8 @@ import pytest
         ("anthropic", "anthropic", "anthropic"),
         ("openai_agents", "agents", "openai-agents"),
         ("pydantic_ai", "pydantic_ai", "pydantic-ai"),
+        ("deepagents", "deepagents", "deepagents"),
+        ("inspect", "inspect_ai", "inspect"),
     ],
 )
 def test_a_missing_framework_is_an_error_that_names_the_extra(

@@ -3,7 +3,7 @@
 import asyncio
 import io
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -58,32 +58,6 @@ deny:
   - {tool: [read, write], glob: '/workspace/secret/**', justification: "not your business"}
 """)
 QUIET = RunConfig(tracing_disabled=True)
-
-
-@pytest.fixture(scope="module")
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture(scope="module")
-def models() -> Iterator[FakeModels]:
-    with FakeModels() as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-async def runner(
-    docker_daemon: None, tmp_path_factory: pytest.TempPathFactory
-) -> AsyncIterator[AsyncRunner]:
-    settings = make_settings(tmp_path_factory.mktemp("data"))
-    async with AsyncRunner(POLICY, settings=settings, tools="extended") as runner:
-        yield runner
-
-
-@pytest.fixture(scope="module")
-async def session(runner: AsyncRunner) -> AsyncIterator[AsyncSession]:
-    async with runner.session() as session:
-        yield session
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 import asyncio
 import base64
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -39,31 +39,17 @@ ask:
 
 
 @pytest.fixture(scope="module")
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture(scope="module")
-def models() -> Iterator[FakeModels]:
-    with FakeModels() as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
 def queue() -> ApprovalQueue:
     return ApprovalQueue()
 
 
 @pytest.fixture(scope="module")
-async def session(
+async def runner(
     docker_daemon: None, tmp_path_factory: pytest.TempPathFactory, queue: ApprovalQueue
-) -> AsyncIterator[AsyncSession]:
+) -> AsyncIterator[AsyncRunner]:
     settings = make_settings(tmp_path_factory.mktemp("data"))
-    async with (
-        AsyncRunner(POLICY, approver=queue, settings=settings, tools="extended") as runner,
-        runner.session() as session,
-    ):
-        yield session
+    async with AsyncRunner(POLICY, approver=queue, settings=settings, tools="extended") as runner:
+        yield runner
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 """A session as pydantic-ai's workspace: its conformance suite for backends, and what is ours."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 
 import pytest
 from pydantic_ai.workspaces import (
@@ -16,7 +16,6 @@ from pydantic_ai.workspaces.conformance import WorkspaceBackendSuite
 
 from runner import AsyncRunner, AsyncSession, Policy
 from runner.integrations.pydantic_ai import SessionWorkspace
-from tests.conftest import make_settings
 
 pytestmark = [pytest.mark.anyio, pytest.mark.docker]
 
@@ -27,26 +26,6 @@ default: allow
 deny:
   - {tool: bash, match: 'git push', justification: "pushing is for people"}
 """)
-
-
-@pytest.fixture(scope="module")
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture(scope="module")
-async def runner(
-    docker_daemon: None, tmp_path_factory: pytest.TempPathFactory
-) -> AsyncIterator[AsyncRunner]:
-    settings = make_settings(tmp_path_factory.mktemp("data"))
-    async with AsyncRunner(POLICY, settings=settings, tools="extended") as runner:
-        yield runner
-
-
-@pytest.fixture(scope="module")
-async def session(runner: AsyncRunner) -> AsyncIterator[AsyncSession]:
-    async with runner.session() as session:
-        yield session
 
 
 class TestConformance(WorkspaceBackendSuite):

@@ -396,3 +396,21 @@ def test_what_becomes_of_protected_files_is_told_by_every_tool_and_once(real: Se
         {"path": "/workspace/kept", "change": "created"},
         {"path": "/workspace/kept", "change": "removed"},
     ]
+
+
+@pytest.mark.docker
+def test_the_set_finds_files_shows_images_keeps_a_shell_and_programs(real: Session) -> None:
+    image = b"\x89PNG\r\n\x1a\n" + bytes(8)
+    content = base64.b64encode(image).decode()
+    path = "/workspace/shown/dot.png"
+    real.call("write", {"path": path, "content": content, "encoding": "base64"})
+    shown = real.call("read", {"path": path})
+    real.call("shell", {"command": "cd shown"})
+    started = real.call("process_start", {"command": "read line; echo got $line"})
+    real.call("process_write", {"id": started.details["id"], "text": "it\n"})
+
+    assert real.call("glob", {"pattern": "**/*.png"}).text == f"{path}\n"
+    assert [(block.media_type, block.data) for block in shown.blocks] == [("image/png", image)]
+    assert real.call("shell", {"command": "pwd"}).text == "/workspace/shown\n"
+    heard = real.call("process_poll", {"id": started.details["id"], "wait_s": 10})
+    assert heard.output.startswith("got it\n")

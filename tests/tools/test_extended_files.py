@@ -21,9 +21,9 @@ from runner.tools import (
     builtin_tools,
     decode,
     effects,
-    extended_tools,
     named_registry,
 )
+from runner.tools.extended import extended_tools
 from runner.tools.extended.read import MAX_DOCUMENT_BYTES, MAX_IMAGE_BYTES
 from tests.conformance import reference
 from tests.conformance.reference import Case
@@ -132,6 +132,7 @@ def test_effects_are_told_of_every_tool() -> None:
         ({"offset": 3}, "three\nfour\n(lines 3-4 of 4)"),
         ({"offset": 3, "limit": 100}, "three\nfour\n(lines 3-4 of 4)"),
         ({"offset": 1, "limit": 0}, "one\ntwo\nthree\nfour"),
+        ({"offset": 4, "limit": 2**63}, "four\n(lines 4-4 of 4)"),
     ],
 )
 def test_a_range_says_where_it_is_and_how_to_read_on(
@@ -178,6 +179,7 @@ def test_a_range_behind_the_end_is_an_error_that_says_where_the_end_is(root: Pat
     assert error(root, "read", path="f", offset=2) == (
         "read: offset 2 is behind the end of /workspace/f, which has 1 line"
     )
+    assert error(root, "read", path="f", offset=10**100).endswith("which has 1 line")
     assert error(root, "read", path="empty", offset=3).endswith("which has 0 lines")
     assert text(root, "read", path="empty", limit=3) == "(the file has 0 lines)"
 
@@ -592,3 +594,53 @@ def test_the_default_policy_allows_all_of_them_but_the_one_that_leaves_the_conta
         tool.name for tool in REGISTRY if policy.decide(tool.name, {}).verdict is not Verdict.ALLOW
     }
     assert denied == {"http_get"}
+
+
+# Causes, for programs.
+
+
+@pytest.mark.parametrize(
+    ("name", "input", "failure"),
+    [
+        ("read", {"path": "none"}, {"failure": "not_found"}),
+        ("read", {"path": "."}, {"failure": "is_directory"}),
+        ("read", {"path": "f/x", "encoding": "base64"}, {"failure": "not_directory"}),
+        ("read", {"path": "zeros"}, {"failure": "binary"}),
+        ("read", {"path": "f", "offset": 9}, {"failure": "behind_end", "lines": 2}),
+        ("write", {"path": ".", "content": "x"}, {"failure": "is_directory"}),
+        (
+            "edit",
+            {"path": "f", "old_string": "none", "new_string": "x"},
+            {"failure": "no_match", "occurrences": 0},
+        ),
+        (
+            "edit",
+            {"path": "f", "old_string": "a", "new_string": "x"},
+            {"failure": "several_matches", "occurrences": 2},
+        ),
+        (
+            "edit",
+            {"path": "f", "old_string": "none", "new_string": "x", "replace_all": True},
+            {"failure": "no_match", "occurrences": 0},
+        ),
+        (
+            "multi_edit",
+            {"path": "f", "edits": [{"old_string": "a", "new_string": "x"}]},
+            {"failure": "several_matches", "occurrences": 2},
+        ),
+        ("glob", {"path": "none/f", "pattern": "*"}, {"failure": "not_found"}),
+        ("list", {"path": "f/x"}, {"failure": "not_directory"}),
+        ("grep", {"path": "f", "pattern": "("}, {"failure": "bad_pattern"}),
+    ],
+    ids=lambda value: None if isinstance(value, dict) else value,
+)
+def test_a_failure_has_a_word_for_programs(
+    tmp_path: Path, name: str, input: dict[str, Any], failure: dict[str, Any]
+) -> None:
+    (tmp_path / "f").write_text("a\na\n")
+    (tmp_path / "zeros").write_bytes(bytes(9))
+
+    outcome = do(tmp_path, name, **input)
+
+    assert outcome.status is Status.FAILED
+    assert outcome.details == failure

@@ -26,7 +26,7 @@ from runner.errors import (
     SessionEnded,
     SessionNotFound,
 )
-from runner.integrations.common import missing, require, write_whole
+from runner.integrations.common import failure_of, missing, require, write_whole
 from runner.integrations.openai_agents import processes
 from runner.integrations.openai_agents.processes import Processes
 from runner.integrations.openai_agents.tools import exit_code, standard_error
@@ -68,8 +68,6 @@ SNAPSHOT_LIMIT_BYTES = 1024**3
 """The largest snapshot of a workspace that is taken: it passes through the host's memory."""
 SET_UP_S = 600.0
 """How long one command of the set-up or of a snapshot may take, unless the SDK says otherwise."""
-NOT_FOUND = "no such file or directory"
-"""The operating system's words, which our tools repeat."""
 
 
 class DeniedByPolicy(WorkspaceIOError):
@@ -355,7 +353,7 @@ class RousseauSandboxSession(BaseSandboxSession):
             return io.BytesIO(content)
         result = await self.session.call("read", {"path": target, "encoding": "base64"})
         if result.is_error:
-            if result.status is Status.FAILED and NOT_FOUND in result.text:
+            if failure_of(result) == "not_found":
                 raise WorkspaceReadNotFoundError(path=path)
             _refuse(result, path, ErrorCode.WORKSPACE_ARCHIVE_READ_ERROR, "read")
         return io.BytesIO(base64.b64decode(result.output))

@@ -10,7 +10,7 @@ from typing import Any
 
 from runner.client import AsyncSession
 from runner.errors import RunnerError
-from runner.integrations.common import in_workspace, missing, require
+from runner.integrations.common import definitions, in_workspace, missing, require
 from runner.model import Status, ToolResult
 
 try:
@@ -159,7 +159,6 @@ def function_tools(
     Raises:
         ConfigurationError: The runner lacks one of the tools named.
     """
-    require(session, names or ())
 
     def tool(definition: dict[str, Any]) -> FunctionTool:
         name = definition["name"]
@@ -179,11 +178,7 @@ def function_tools(
             strict_json_schema=False,
         )
 
-    return [
-        tool(definition)
-        for definition in session.tools.definitions()
-        if names is None or definition["name"] in names
-    ]
+    return [tool(definition) for definition in definitions(session, names)]
 
 
 def shown(result: ToolResult) -> Any:

@@ -159,7 +159,7 @@ def not_started(name: str, failure: RequestFailed, cwd: str, user: str = "") -> 
         user: Who it was to be, where that was asked.
     """
     if user and failure.code in ("no_user", "permission_denied"):
-        return failed(f"{name}: user {go_quote(user)}: {failure.detail}")
+        return failed(f"{name}: user {go_quote(user)}: {failure.detail}", failure.code)
     if cwd != WORKSPACE and failure.code in _NO_PLACE:
-        return failed(f"{name}: chdir {cwd}: {failure.detail}")
-    return failed(f"{name}: fork/exec /bin/sh: {failure.detail}")
+        return failed(f"{name}: chdir {cwd}: {failure.detail}", failure.code)
+    return failed(f"{name}: fork/exec /bin/sh: {failure.detail}", failure.code)

@@ -38,10 +38,14 @@ class EditTool(Tool):
                 judged=context.judged,
             )
         except RequestFailed as failure:
-            return failed(edit.failure_words("edit", input.path, failure))
+            return failed(edit.failure_words("edit", input.path, failure), failure.code)
         if not edited.written:
-            return failed(f"edit: {edit.miss_words(edited.counts[-1], input.path)}")
-        return Outcome(output=f"edited {input.path} ({replacements(edited.counts[0])})")
+            count = edited.counts[-1]
+            words = f"edit: {edit.miss_words(count, input.path)}"
+            return failed(words, edit.missed(count), occurrences=count)
+        count = edited.counts[0]
+        details = {"replacements": [count]}
+        return Outcome(output=f"edited {input.path} ({replacements(count)})", details=details)
 
 
 def replacements(count: int) -> str:

@@ -56,8 +56,10 @@ class GlobTool(Tool):
             )
         except RequestFailed as failure:
             if failure.code == "bad_glob":
-                return failed(f"glob: bad pattern {go_quote(input.pattern)}: {failure.detail}")
-            return failed(f"glob: open {input.path}: {failure.detail}")
+                return failed(
+                    f"glob: bad pattern {go_quote(input.pattern)}: {failure.detail}", failure.code
+                )
+            return failed(f"glob: open {input.path}: {failure.detail}", failure.code)
         rows = [_row(root, entry) for entry in listing.entries]
         return Outcome(output=rendered(rows, listing, NO_MATCHES), details=details_of(listing))
 

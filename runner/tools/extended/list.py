@@ -51,7 +51,7 @@ class ListTool(Tool):
                 hidden=context.hidden,
             )
         except RequestFailed as failure:
-            return failed(f"list: open {input.path}: {failure.detail}")
+            return failed(f"list: open {input.path}: {failure.detail}", failure.code)
         rows = [_row(entry) for entry in listing.entries]
         return Outcome(output=rendered(rows, listing, EMPTY), details=details_of(listing))
 

@@ -74,12 +74,14 @@ class MultiEditTool(Tool):
                 judged=context.judged,
             )
         except RequestFailed as failure:
-            return failed(edit.failure_words("multi_edit", input.path, failure))
+            return failed(edit.failure_words("multi_edit", input.path, failure), failure.code)
         counts = edited.counts
         if not edited.written:
             return failed(
                 f"multi_edit: edit {len(counts)} of {len(edits)}:"
-                f" {edit.miss_words(counts[-1], input.path)}; nothing was written"
+                f" {edit.miss_words(counts[-1], input.path)}; nothing was written",
+                edit.missed(counts[-1]),
+                occurrences=counts[-1],
             )
         details = {"replacements": list(counts)}
         return Outcome(output=f"edited {input.path} ({replacements(sum(counts))})", details=details)

@@ -236,7 +236,9 @@ class ProcessKillTool(Tool):
         except NoProgram as unknown:
             return failed(f"process_kill: {unknown}")
         except RequestFailed as failure:
-            return failed(f"process_kill: {input.id} could not be started: {failure.detail}")
+            return failed(
+                f"process_kill: {input.id} could not be started: {failure.detail}", failure.code
+            )
         sent = "" if input.signal == "KILL" else f"SIG{input.signal} was sent; "
         return Outcome(
             output=f"{sent}{state.id} {_condition(state)}",

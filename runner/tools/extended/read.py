@@ -18,12 +18,13 @@ from runner.tools.base import (
     decode_text,
     failed,
 )
-from runner.tools.read import BINARY_PREFIX_BYTES
+from runner.tools.read import BINARY, BINARY_PREFIX_BYTES
 
 MAX_IMAGE_BYTES = 5 * 1024**2
 MAX_DOCUMENT_BYTES = 10 * 1024**2
 """What models take of one picture, and of one PDF."""
 _ALL_LINES = 2**62
+"""More than any file has, and what the protocol still takes."""
 
 
 class ReadInput(ToolInput):
@@ -75,8 +76,8 @@ class ReadTool(Tool):
             if input.is_ranged:
                 page = await context.sandbox.read_lines(
                     input.path,
-                    first=input.offset,
-                    count=input.limit or _ALL_LINES,
+                    first=min(input.offset, _ALL_LINES),
+                    count=min(input.limit or _ALL_LINES, _ALL_LINES),
                     limit_bytes=context.limits.read_limit_bytes,
                     judged=context.judged,
                 )
@@ -88,7 +89,7 @@ class ReadTool(Tool):
             hint = ""
             if failure.code == "file_too_large" and input.encoding == "utf-8":
                 hint = "; read a part of it with offset and limit"
-            return failed(f"read: open {input.path}: {failure.detail}{hint}")
+            return failed(f"read: open {input.path}: {failure.detail}{hint}", failure.code)
         if input.encoding == "base64":
             details = {"encoding": "base64", "bytes": len(content)}
             return Outcome(output=base64.b64encode(content).decode(), details=details)
@@ -121,7 +122,8 @@ def _shown(content: bytes, media_type: str, path: str) -> Outcome:
     if len(content) > limit:
         return failed(
             f"read: {path} is {media_type} of {len(content)} bytes, the limit is {limit};"
-            " make a smaller copy, or use encoding: base64"
+            " make a smaller copy, or use encoding: base64",
+            "file_too_large",
         )
     return Outcome(
         output=f"({media_type}, {len(content)} bytes)",
@@ -136,7 +138,8 @@ def _shown(content: bytes, media_type: str, path: str) -> Outcome:
 
 def _binary(path: str) -> Outcome:
     return failed(
-        f"read: {path} does not look like UTF-8 text; to get its bytes use encoding: base64"
+        f"read: {path} does not look like UTF-8 text; to get its bytes use encoding: base64",
+        BINARY,
     )
 
 
@@ -146,7 +149,9 @@ def _range(page: Page, input: ReadInput) -> Outcome:
     if not page.content and page.first > max(page.lines, 1):
         return failed(
             f"read: offset {page.first} is behind the end of {input.path}, which has"
-            f" {_lines(page.lines)}"
+            f" {_lines(page.lines)}",
+            "behind_end",
+            lines=page.lines,
         )
     text, undecodable = decode_text(page.content)
     if text and not text.endswith("\n"):

@@ -50,7 +50,7 @@ class WriteTool(Tool):
         try:
             count = await context.sandbox.write(input.path, input.decoded, judged=context.judged)
         except RequestFailed as failure:
-            return failed(f"write: open {input.path}: {failure.detail}")
+            return failed(f"write: open {input.path}: {failure.detail}", failure.code)
         return Outcome(output=f"wrote {count} bytes to {input.path}")
 
 
