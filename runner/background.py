@@ -10,7 +10,6 @@ import codecs
 import contextlib
 import secrets
 import time
-from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -41,28 +40,22 @@ class Backlog:
 
     def __init__(self, limit_bytes: int):
         self._limit = limit_bytes
-        self._pieces: deque[bytes] = deque()
-        self._bytes = 0
+        # In one piece: a program that writes byte by byte must not cost more than its bytes.
+        self._kept = bytearray()
         self._dropped = 0
         self._held = b""
         """The beginning of a character whose rest has not come yet."""
 
     def __bool__(self) -> bool:
-        return bool(self._bytes or self._dropped)
+        return bool(self._kept or self._dropped)
 
     def add(self, data: bytes) -> None:
         """Take the next piece."""
-        data, self._held = self._held + data, b""
-        self._pieces.append(data)
-        self._bytes += len(data)
-        while self._bytes > self._limit:
-            first = self._pieces.popleft()
-            excess = self._bytes - self._limit
-            if excess < len(first):
-                self._pieces.appendleft(first[excess:])
-            count = min(excess, len(first))
-            self._bytes -= count
-            self._dropped += count
+        self._kept += self._held + data
+        self._held = b""
+        excess = max(0, len(self._kept) - self._limit)
+        del self._kept[:excess]
+        self._dropped += excess
 
     def take(self, *, more: bool = False) -> tuple[bytes, int]:
         """What came since the last time, and how many bytes before it were dropped.
@@ -70,17 +63,17 @@ class Backlog:
         Args:
             more: There may be more; a character that is cut at the end waits for its rest.
         """
-        output, dropped = b"".join(self._pieces), self._dropped
-        self._pieces.clear()
-        self._bytes = self._dropped = 0
+        output, dropped = bytes(self._kept), self._dropped
+        self._kept.clear()
+        self._dropped = 0
         output, self._held = self._held + output, b""
         if more:
-            whole = len(output) - _unfinished(output)
+            whole = len(output) - unfinished(output)
             output, self._held = output[:whole], output[whole:]
         return output, dropped
 
 
-def _unfinished(data: bytes) -> int:
+def unfinished(data: bytes) -> int:
     """How many bytes at the end begin a character of UTF-8 whose rest is missing."""
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     decoder.decode(data[-4:])

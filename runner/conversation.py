@@ -131,7 +131,8 @@ class Request:
         self.is_watched = True
         """The helper knew which ones before it began."""
         self.check: Callable[[wire.Message], object] | None = None
-        """Raises ProtocolError for an answer that is well-formed but can't be true."""
+        """Looks at the answer before anybody gets it; raises ProtocolError for one that is
+        well-formed but can't be true."""
 
 
 class Conversation:
@@ -387,45 +388,39 @@ class Conversation:
             if self._greeting.done():
                 raise wire.ProtocolError("a second greeting")
             self._greeting.set_result(message)
-            return
-        if message.kind in wire.TUNNELLED:
+        elif message.kind in wire.TUNNELLED:
             self._tunnels.take(message)
-            return
-        if message.kind == Kind.PONG and message.call == 0 and self._pings:
+        elif message.kind == Kind.PONG and message.call == 0 and self._pings:
             self._pings -= 1
-            return
-        request = self._pending.get(message.call)
-        if request is None:
-            raise wire.ProtocolError(f"an answer to call {message.call}, which is not open")
+        else:
+            request = self._pending.get(message.call)
+            if request is None:
+                raise wire.ProtocolError(f"an answer to call {message.call}, which is not open")
+            self._take_for(request, message)
+
+    def _take_for(self, request: Request, message: wire.Message) -> None:
         if message.kind == Kind.OUTPUT:
             self._take_output(request, request.collector, message.payload)
-            return
-        if message.kind == Kind.ERRORS:
+        elif message.kind == Kind.ERRORS:
             self._take_output(request, request.errors, message.payload)
-            return
-        if message.kind == Kind.TAKEN:
+        elif message.kind == Kind.TAKEN:
             if request.input is None:
                 raise wire.ProtocolError(f"call {message.call} takes no input")
             request.input.widen(message.fields["bytes"])
-            return
+        else:
+            self._take_answer(request, message)
+
+    def _take_answer(self, request: Request, message: wire.Message) -> None:
         if message.kind not in (request.answer_kind, Kind.FAILED):
             raise wire.ProtocolError(f"kind {message.kind} does not answer call {message.call}")
         if len(message.payload) > request.most_bytes:
             raise wire.ProtocolError(f"a longer answer to call {request.call} than was asked for")
         if request.check is not None and message.kind == request.answer_kind:
             request.check(message)
-        self._on_answer(request, message)
         del self._pending[message.call]
         if not request.answer.done():
             request.answer.set_result(message)
         _nobody_waits(request)
-
-    def _on_answer(self, request: Request, message: wire.Message) -> None:
-        """Look at an answer before anybody gets it.
-
-        Raises:
-            ProtocolError: It is well-formed but can't be true.
-        """
 
     def _take_output(self, request: Request, collector: Collector | None, data: bytes) -> None:
         if collector is None:

@@ -4,6 +4,7 @@ Each request is a method with a typed answer. An answer that is well-formed but 
 ends the conversation. What happens to a file is the helper's matter.
 """
 
+import asyncio
 import builtins
 import json
 from collections.abc import Sequence
@@ -19,7 +20,8 @@ from runner.answers import (
     RequestFailed,
     SearchResult,
 )
-from runner.conversation import Conversation
+from runner.carrier import Carrier
+from runner.conversation import Conversation, Diagnose, OnLost
 from runner.helper import wire
 from runner.helper.wire import Kind
 
@@ -33,6 +35,11 @@ MAX_LISTED_PATH_BYTES = 3 * wire.MAX_PATH_BYTES
 
 class Files(Conversation):
     """Reads, writes, edits, searches and lists files."""
+
+    def __init__(self, carrier: Carrier, marker: bytes, diagnose: Diagnose, on_lost: OnLost):
+        super().__init__(carrier, marker, diagnose, on_lost)
+        self._storing = asyncio.Lock()
+        """Held while content is stored: pieces of two must not come into one file."""
 
     async def resolve(self, path: str) -> str:
         """Where a path leads in the container, through links and all; or would lead, once made.
@@ -92,15 +99,16 @@ class Files(Conversation):
             RequestFailed: It can't be written, or not to its end.
             SandboxLost: The container or its helper is gone.
         """
-        if len(content) <= TRANSFER_AT_ONCE_BYTES:
-            return await self.write(path, content)
-        # A last slash asks for a directory; `write` says so, but what it leads to has none.
-        judged = None if path.endswith("/") else await self.resolve(path)
-        await self.write(path, content[:TRANSFER_PIECE_BYTES], judged=judged)
-        for start in range(TRANSFER_PIECE_BYTES, len(content), TRANSFER_PIECE_BYTES):
-            piece = content[start : start + TRANSFER_PIECE_BYTES]
-            await self.append(path, piece, judged=judged)
-        return len(content)
+        async with self._storing:
+            if len(content) <= TRANSFER_AT_ONCE_BYTES:
+                return await self.write(path, content)
+            # A last slash asks for a directory; `write` says so, but what it leads to has none.
+            judged = None if path.endswith("/") else await self.resolve(path)
+            await self.write(path, content[:TRANSFER_PIECE_BYTES], judged=judged)
+            for start in range(TRANSFER_PIECE_BYTES, len(content), TRANSFER_PIECE_BYTES):
+                piece = content[start : start + TRANSFER_PIECE_BYTES]
+                await self.append(path, piece, judged=judged)
+            return len(content)
 
     async def fetch(self, path: str, *, limit_bytes: int) -> bytes:
         """As `read`, for files of any size, in pieces.
@@ -114,20 +122,16 @@ class Files(Conversation):
         judged = await self.resolve(path)
         content = bytearray()
         while True:
-            room = limit_bytes + 1 - len(content)
-            part = await self.read_part(
-                path,
-                start=len(content),
-                limit_bytes=min(room, TRANSFER_PIECE_BYTES),
-                judged=judged,
-            )
+            asked = min(limit_bytes + 1 - len(content), TRANSFER_PIECE_BYTES)
+            part = await self.read_part(path, start=len(content), limit_bytes=asked, judged=judged)
             content += part.content
             size = max(part.size, len(content))
             if size > limit_bytes:
                 raise RequestFailed(
                     "file_too_large", f"file too large: {size} bytes, the limit is {limit_bytes}"
                 )
-            if len(content) >= part.size or not part.content:
+            # Not by its size: files of /proc say that they are empty.
+            if len(part.content) < asked:
                 return bytes(content)
 
     async def replace(

@@ -124,11 +124,7 @@ class ToolResult:
     @property
     def text(self) -> str:
         """What the model is shown: the output, then the error on a line of its own."""
-        if self.error is None:
-            return self.output
-        if not self.output or self.output.endswith("\n"):
-            return self.output + self.error
-        return f"{self.output}\n{self.error}"
+        return shown(self.output, self.error)
 
     @property
     def is_error(self) -> bool:
@@ -155,6 +151,15 @@ class SessionState(StrEnum):
     OPEN = "open"
     CLOSED = "closed"
     EXPIRED = "expired"
+
+
+def shown(output: str, error: str | None) -> str:
+    """What a model is shown of a call: the output, then the error on a line of its own."""
+    if error is None:
+        return output
+    if not output or output.endswith("\n"):
+        return output + error
+    return f"{output}\n{error}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -155,6 +155,7 @@ class Sandbox(Files):
     ) -> tuple[Request, dict[str, Any]]:
         """A request to run something, and what it says unless told otherwise."""
         request = self._open(Kind.RAN)
+        request.check = self._check_end
         request.is_watched = await self.start_watch(watch) if watch else True
         request.watches = bool(watch)
         is_line = isinstance(command, str)
@@ -291,11 +292,11 @@ class Sandbox(Files):
             complete=fields["touched_complete"],
         )
 
-    def _on_answer(self, request: Request, message: wire.Message) -> None:
-        if message.kind == Kind.RAN:
-            _check_run(request, message.fields)
-            if request.watches:
-                self._note_touched(message.fields)
+    def _check_end(self, message: wire.Message) -> None:
+        request = self._pending[message.call]
+        _check_run(request, message.fields)
+        if request.watches:
+            self._note_touched(message.fields)
 
 
 class Program:

@@ -22,8 +22,8 @@ from typing import Any
 from runner.carrier import Carrier, OnData, OnEnd
 from runner.engine import ContainerInfo, ContainerSpec, EngineVersion, ImageInfo, VolumeInfo
 from runner.errors import Conflict, NotFound
-from runner.helper import files, listing, search, watch, wire
-from runner.helper.requests import REQUESTS, Answer
+from runner.helper import files, search, watch, wire
+from runner.helper.requests import REQUESTS, Answer, list_entries, search_files
 from runner.helper.wire import Kind
 from runner.images import DEFAULT_IMAGE, LABEL_HASH, recipe
 from runner.sandbox import WORKSPACE
@@ -172,9 +172,9 @@ class _FakeProgram:
         self._sent = {Kind.OUTPUT: 0, Kind.ERRORS: 0}
         self._task: asyncio.Task[None] | None = None
 
-    def start(self, ended: Callable[[], watch.Report]) -> None:
-        """Run; `ended` is called before the end is told, and says what is told of files."""
-        self._task = asyncio.get_running_loop().create_task(self._run(ended))
+    def start(self, told: Callable[[], watch.Report]) -> None:
+        """Run; `told` is called before the end is told, and says what is told of files."""
+        self._task = asyncio.get_running_loop().create_task(self._run(told))
 
     def cancel(self) -> None:
         """End it."""
@@ -183,12 +183,13 @@ class _FakeProgram:
 
     async def _run(self, told: Callable[[], watch.Report]) -> None:
         line, argv = self._fields["shell"], self._fields["argv"]
+        is_shell = argv == ["/bin/sh"]
         ended = "exited"
-        result = FakeRun() if argv == ["/bin/sh"] else self._shell(line or " ".join(argv or ()))
+        result = FakeRun() if is_shell else self._shell(line or " ".join(argv or ()))
         try:
             await self._write(Kind.OUTPUT, result.output)
             await self._write(Kind.ERRORS, result.errors)
-            if self._fields["argv"] == ["/bin/sh"]:
+            if is_shell:
                 await self._be_a_shell()
             while result.reads and self._fields["input"] and (data := await self.input.get()):
                 self._send_frame(Kind.TAKEN, self._call, {"bytes": len(data)}, b"")
@@ -373,36 +374,17 @@ class FakeHelper:
         fields["path"] = self._on_host(fields["path"])
         if fields.get("judged"):
             fields["judged"] = self._on_host(fields["judged"])
-        hides = self._hider(fields["hidden"]) if "hidden" in fields else None
-        if message.kind == Kind.SEARCH:
-            found, rows = search.search(
-                fields["path"],
-                fields["pattern"],
-                fields["ignore_case"],
-                fields["include"],
-                fields["max_matches"],
-                fields["max_file_bytes"],
-                lambda: False,
-                judged=fields["judged"],
-                hides=hides,
-            )
-            rows = rows.replace(str(self._workspace).encode(), WORKSPACE.encode())
-            return Kind.FOUND, found, rows
+        message = message._replace(fields=fields)
+        event = threading.Event()
         if message.kind == Kind.LIST:
-            listed, rows = listing.entries(
-                fields["path"],
-                fields["glob"],
-                fields["depth"],
-                fields["max_entries"],
-                lambda: False,
-                judged=fields["judged"],
-                hides=hides,
-            )
-            return Kind.LISTED, listed, rows
-        answer = REQUESTS[message.kind](message._replace(fields=fields), threading.Event())
-        if message.kind == Kind.RESOLVE:
-            return Kind.RESOLVED, {"path": self._in_container(answer[1]["path"])}, b""
-        return answer
+            return list_entries(message, event, self._hider)
+        if message.kind == Kind.SEARCH:
+            kind, found, rows = search_files(message, event, self._hider)
+            return kind, found, rows.replace(str(self._workspace).encode(), WORKSPACE.encode())
+        kind, answer, payload = REQUESTS[message.kind](message, event)
+        if kind == Kind.RESOLVED:
+            answer = {"path": self._in_container(answer["path"])}
+        return kind, answer, payload
 
     def _hider(self, patterns: Sequence[str]) -> Callable[[bytes], bool] | None:
         hides = search.hider(patterns)

@@ -7,6 +7,7 @@ import asyncio
 import shutil
 import signal
 import subprocess
+import tracemalloc
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -92,6 +93,19 @@ def test_a_backlog_keeps_the_newest_and_counts_the_rest() -> None:
 
     backlog.add(b"0123456789")
     assert backlog.take() == (b"56789", 5)
+
+
+def test_a_backlog_costs_no_more_for_a_program_that_writes_byte_by_byte() -> None:
+    backlog = Backlog(50_000)
+    tracemalloc.start()
+    try:
+        for number in range(60_000):
+            backlog.add(b"%02d" % (number % 100))
+        held_bytes, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert held_bytes < 200_000
+    assert backlog.take()[1] == 70_000
 
 
 # Programs.

@@ -1,5 +1,6 @@
 """Requests about files: what they make of answers, honest ones and others."""
 
+import asyncio
 import json
 import os
 import tracemalloc
@@ -145,6 +146,33 @@ async def test_all_pieces_go_where_the_path_led_at_first(
     await sandbox.store("/workspace/link/f", content)
     assert (tmp_path / "d/f").stat().st_size == len(content)
     assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
+async def test_contents_that_are_stored_at_once_do_not_mix(
+    sandbox: Sandbox, tmp_path: Path
+) -> None:
+    contents = [letter * (TRANSFER_AT_ONCE_BYTES + 1) for letter in (b"a", b"b")]
+    await asyncio.gather(*(sandbox.store("/workspace/f", content) for content in contents))
+    assert (tmp_path / "f").read_bytes() in contents
+
+
+async def test_a_file_that_does_not_know_its_size_is_fetched_whole() -> None:
+    whole = bytes(TRANSFER_PIECE_BYTES + 10)
+
+    def act(puppet: Puppet, request: wire.Message) -> None:
+        if request.kind == Kind.RESOLVE:
+            puppet.send(Kind.RESOLVED, request.call, {"path": "/proc/f"})
+        else:
+            start = request.fields["start"]
+            part = whole[start : start + request.fields["limit_bytes"]]
+            puppet.send(Kind.PIECE, request.call, {"size": start + len(part)}, part)
+
+    ours, theirs = memory_carriers()
+    Puppet(theirs, act)
+    sandbox = await Sandbox.open(
+        ours, MARKER, diagnose=alive, expires_s=None, idle_s=None, timeout_s=5
+    )
+    assert await sandbox.fetch("/proc/f", limit_bytes=2 * len(whole)) == whole
 
 
 async def test_a_file_that_shrinks_while_it_is_fetched_ends_there() -> None:

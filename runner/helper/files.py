@@ -16,8 +16,11 @@ import os
 import stat
 import threading
 from collections.abc import Callable, Iterable
+from typing import TypeVar
 
 from runner.helper import wire
+
+T = TypeVar("T")
 
 NEW_FILE_MODE = 0o644
 NEW_DIRECTORY_MODE = 0o755
@@ -160,17 +163,7 @@ def write(path: str, content: bytes, *, judged: str | None = None) -> int:
         Failure: It can't be written, or is no regular file. Directories that were made on
             the way stay. `moved`: a link came into the path since it was resolved.
     """
-    try:
-        if path.endswith("/"):
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-        with _changing:
-            directory, name = open_parent(_place_to_change(path, judged), make=True)
-            try:
-                _store(directory, name, content)
-            finally:
-                os.close(directory)
-    except OSError as error:
-        raise Failure.of(error) from error
+    _change(path, judged, lambda directory, name: _store(directory, name, content), make=True)
     return len(content)
 
 
@@ -191,19 +184,15 @@ def replace(
         Failure: The file can't be read or written, is no regular file, or is too large.
             `moved`: a link came into the path since it was resolved.
     """
-    try:
-        with _changing:
-            directory, name = open_parent(_place_to_change(path, judged))
-            try:
-                content = _read(name, limit_bytes, directory)
-                count = content.count(old)
-                if count == 1:
-                    _store(directory, name, content.replace(old, new, 1))
-            finally:
-                os.close(directory)
-    except OSError as error:
-        raise Failure.of(error) from error
-    return count
+
+    def change(directory: int, name: bytes) -> int:
+        content = _read(name, limit_bytes, directory)
+        count = content.count(old)
+        if count == 1:
+            _store(directory, name, content.replace(old, new, 1))
+        return count
+
+    return _change(path, judged, change)
 
 
 def edit(
@@ -233,31 +222,27 @@ def edit(
     Raises:
         Failure: As for `replace`. `file_too_large` also for what the file would become.
     """
-    counts = []
-    try:
-        with _changing:
-            directory, name = open_parent(_place_to_change(path, judged))
-            try:
-                content = _read(name, limit_bytes, directory)
-                for old, new, every in edits:
-                    if cancelled():
-                        raise Failure("cancelled", "cancelled")
-                    if not old:
-                        raise Failure("io", "invalid argument: the text to replace is empty")
-                    count = content.count(old)
-                    counts.append(count)
-                    if not count or (count > 1 and not every):
-                        return counts, False
-                    size = len(content) + count * (len(new) - len(old))
-                    if size > limit_bytes:
-                        raise _too_large(size, limit_bytes)
-                    content = content.replace(old, new)
-                _store(directory, name, content)
-            finally:
-                os.close(directory)
-    except OSError as error:
-        raise Failure.of(error) from error
-    return counts, True
+
+    def change(directory: int, name: bytes) -> tuple[list[int], bool]:
+        counts = []
+        content = _read(name, limit_bytes, directory)
+        for old, new, every in edits:
+            if cancelled():
+                raise Failure("cancelled", "cancelled")
+            if not old:
+                raise Failure("io", "invalid argument: the text to replace is empty")
+            count = content.count(old)
+            counts.append(count)
+            if not count or (count > 1 and not every):
+                return counts, False
+            size = len(content) + count * (len(new) - len(old))
+            if size > limit_bytes:
+                raise _too_large(size, limit_bytes)
+            content = content.replace(old, new)
+        _store(directory, name, content)
+        return counts, True
+
+    return _change(path, judged, change)
 
 
 def append(path: str, content: bytes, *, judged: str | None = None) -> int:
@@ -273,17 +258,7 @@ def append(path: str, content: bytes, *, judged: str | None = None) -> int:
     Raises:
         Failure: It can't be written, or is no regular file.
     """
-    try:
-        if path.endswith("/"):
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-        with _changing:
-            directory, name = open_parent(_place_to_change(path, judged), make=True)
-            try:
-                _extend(directory, name, content)
-            finally:
-                os.close(directory)
-    except OSError as error:
-        raise Failure.of(error) from error
+    _change(path, judged, lambda directory, name: _extend(directory, name, content), make=True)
     return len(content)
 
 
@@ -496,6 +471,31 @@ def place(path: str, judged: str | None) -> bytes:
         OSError: As for `resolve`.
     """
     return _resolve(encode(path)) if judged is None else encode(judged)
+
+
+def _change(
+    path: str, judged: str | None, change: Callable[[int, bytes], T], *, make: bool = False
+) -> T:
+    """Have a file changed, one at a time; what `change` returns.
+
+    Args:
+        change: Gets the file's directory, held open, and its name in there.
+        make: It may be a new file, in new directories.
+
+    Raises:
+        Failure: It can't be changed, or not by this process.
+    """
+    try:
+        if make and path.endswith("/"):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        with _changing:
+            directory, name = open_parent(_place_to_change(path, judged), make=make)
+            try:
+                return change(directory, name)
+            finally:
+                os.close(directory)
+    except OSError as error:
+        raise Failure.of(error) from error
 
 
 def _place_to_change(path: str, judged: str | None) -> bytes:

@@ -12,8 +12,14 @@ from runner.helper.files import Failure
 MAX_PATTERN_BYTES = 4096
 MAX_ALTERNATIVES = 64
 """Globs that `{a,b}` may make of one; each is tried on every name."""
+MAX_PARTS = 1024
+"""Names and wildcards between slashes, in all alternatives: a walk remembers for each level of a
+tree which of them are next."""
 _MAX_BRACES = 256
 """As many may be taken apart until then, however they are nested."""
+
+_MAX_KNOWN = 2048
+"""Of equal states one is kept, for so many of them."""
 
 States = frozenset[tuple[int, int]]
 """How far a path got, in each alternative of a `PathGlob`: the part that is next."""
@@ -35,6 +41,9 @@ class PathGlob:
         if len(glob.encode(errors="surrogatepass")) > MAX_PATTERN_BYTES:
             raise Failure("bad_glob", f"the pattern is longer than {MAX_PATTERN_BYTES} bytes")
         self._globs = [_parts(one) for one in _alternatives(glob)]
+        if sum(map(len, self._globs)) > MAX_PARTS:
+            raise Failure("bad_glob", f"the pattern has more than {MAX_PARTS} names, braces undone")
+        self._known: dict[States, States] = {}
         self.start = self._closure({(number, 0) for number in range(len(self._globs))})
 
     def step(self, states: States, name: bytes) -> States:
@@ -74,7 +83,11 @@ class PathGlob:
     def _closure(self, states: set[tuple[int, int]]) -> States:
         """With those that `**` for no directory at all leads to; two of them never follow."""
         states |= {(number, at + 1) for number, at in states if self._part(number, at) is _ANY}
-        return frozenset(states)
+        found = frozenset(states)
+        # Deep trees come to the same ones again and again, and keep them all.
+        if len(self._known) >= _MAX_KNOWN:
+            self._known.clear()
+        return self._known.setdefault(found, found)
 
 
 def _parts(glob: str) -> "list[NameGlob]":

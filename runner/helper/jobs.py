@@ -9,15 +9,14 @@ descriptor: a type, then a value.
 """
 
 import errno
-import fcntl
 import os
 import struct
-import termios
 import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
 from runner.helper import processes, scratch, watch, wire
+from runner.helper.pipes import Input, Output, output_pipe, to_read
 from runner.helper.processes import OOM_KILLS, REFUSED_FORKS
 from runner.helper.users import NoUser, Switch, Users
 
@@ -40,8 +39,6 @@ OUTPUT_DELAY_S = 0.003
 Most commands are over by then; their output and their end make one reply, not two, and wake
 each side once.
 """
-PIPE_BYTES = 1024**2
-"""What the output pipe holds: the most an unprivileged process may ask for by default."""
 
 SETTLE_STEP_S = 0.004
 SETTLE_S = 0.25
@@ -82,102 +79,6 @@ class StartFailed(Exception):
         super().__init__(detail)
         self.code = code
         self.detail = detail
-
-
-class Output:
-    """One of a program's outputs."""
-
-    __slots__ = ("descriptor", "kind", "sent_bytes", "to_drain")
-
-    def __init__(self, descriptor: int, kind: int):
-        self.descriptor: int | None = descriptor
-        """Where to read; None once it is closed."""
-        self.kind = kind
-        """Of the frames that carry it."""
-        self.sent_bytes = 0
-        self.to_drain: int | None = None
-        """How much is still to be read, once everything is said that will be."""
-
-    def pending(self) -> int:
-        """Bytes that wait in the pipe."""
-        if self.descriptor is None:
-            return 0
-        answer = fcntl.ioctl(self.descriptor, termios.FIONREAD, b"\0\0\0\0")
-        return int(struct.unpack("=i", answer)[0])
-
-    def read(self, most: int) -> bytes:
-        """What there is, at most so much; nothing where it has ended or there is nothing now.
-
-        The end closes it.
-        """
-        if self.descriptor is None:
-            return b""
-        try:
-            data = os.read(self.descriptor, most)
-        except BlockingIOError:
-            return b""
-        if not data:
-            self.close()
-        return data
-
-    def close(self) -> None:
-        """Give up the descriptor."""
-        if self.descriptor is not None:
-            os.close(self.descriptor)
-            self.descriptor = None
-
-
-class Input:
-    """What a program is still to read, on its way into its pipe."""
-
-    def __init__(self, descriptor: int, content: bytes):
-        self.descriptor: int | None = descriptor
-        """Where to write; None once it is closed."""
-        self.taken_bytes = 0
-        """Taken since that was last told."""
-        self._waiting = bytearray(content)
-        self._ends = False
-
-    @property
-    def waits(self) -> bool:
-        """There is more than the pipe took."""
-        return self.descriptor is not None and bool(self._waiting)
-
-    def add(self, data: bytes, *, end: bool) -> None:
-        """Take more; `end`: and then no more.
-
-        Raises:
-            ProtocolError: The host sent more than it may.
-        """
-        if len(self._waiting) + len(data) > wire.INPUT_WINDOW_BYTES:
-            raise wire.ProtocolError("more input than the program has taken room for")
-        self._waiting += data
-        self._ends = self._ends or end
-
-    def write(self) -> None:
-        """Give the program as much as it takes now."""
-        while self._waiting and self.descriptor is not None:
-            try:
-                count = os.write(self.descriptor, self._waiting[:PIPE_BYTES])
-            except BlockingIOError:
-                return
-            except BrokenPipeError:
-                self.close()  # it reads no more, as programs may
-                break
-            del self._waiting[:count]
-            self.taken_bytes += count
-        if self.descriptor is None:
-            # What nobody reads counts as taken, or its writer would wait for ever.
-            self.taken_bytes += len(self._waiting)
-            self._waiting.clear()
-        elif self._ends:
-            self.close()
-
-    def close(self) -> None:
-        """Give up the descriptor: the program reads the end."""
-        if self.descriptor is not None:
-            os.close(self.descriptor)
-            self.descriptor = None
 
 
 class Job:
@@ -252,12 +153,12 @@ class Job:
                 opened += (source, feed)
                 os.set_blocking(feed, False)
             else:
-                source = _standard_input(stdin if fields["stdin"] else None)
+                source = to_read(stdin if fields["stdin"] else None)
                 opened.append(source)
-            output, sink = _output_pipe(opened)
+            output, sink = output_pipe(opened)
             complaints = sink
             if fields["errors"]:
-                errors, complaints = _output_pipe(opened)
+                errors, complaints = output_pipe(opened)
             status, report = os.pipe2(os.O_CLOEXEC)
             opened += (status, report)
             os.set_blocking(status, False)
@@ -560,33 +461,6 @@ class Job:
             self.input.close()
         self._close_status()
         self._spill.close()
-
-
-def _standard_input(content: bytes | None) -> int:
-    """A descriptor to read the content from; None reads as empty."""
-    if content is None:
-        return os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
-    descriptor = os.memfd_create("stdin", os.MFD_CLOEXEC)
-    while content:
-        content = content[os.write(descriptor, content) :]
-    os.lseek(descriptor, 0, os.SEEK_SET)
-    return descriptor
-
-
-def _output_pipe(opened: list[int]) -> tuple[int, int]:
-    """A wide pipe, noted among what is open: where to read without waiting, and where to write."""
-    source, sink = os.pipe2(os.O_CLOEXEC)
-    opened += (source, sink)
-    os.set_blocking(source, False)
-    _widen(sink)
-    return source, sink
-
-
-def _widen(pipe: int) -> None:
-    try:
-        fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
-    except OSError:
-        return  # the user's share of pipe memory is used up; the ordinary 64 KiB will do
 
 
 _START_FAILURES = {

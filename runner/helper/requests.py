@@ -5,7 +5,7 @@ They run in worker threads; what they raise is the server's matter.
 """
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from runner.helper import files, listing, paging, search, wire
@@ -13,6 +13,8 @@ from runner.helper.files import Failure
 
 Answer = tuple[int, dict[str, Any], bytes]
 """Kind, fields and payload."""
+Hider = Callable[[Sequence[str]], Callable[[bytes], bool] | None]
+"""Makes of patterns what tells which paths are passed over; see `search.hider`."""
 
 
 def _read(message: wire.Message, event: threading.Event) -> Answer:
@@ -85,7 +87,10 @@ def _edit(message: wire.Message, event: threading.Event) -> Answer:
     return wire.Kind.EDITED, {"counts": counts, "written": is_written}, b""
 
 
-def _search(message: wire.Message, event: threading.Event) -> Answer:
+def search_files(
+    message: wire.Message, event: threading.Event, hider: Hider = search.hider
+) -> Answer:
+    """Answer SEARCH; `hider` makes the test for what is passed over."""
     fields = message.fields
     found, rows = search.search(
         fields["path"],
@@ -96,12 +101,15 @@ def _search(message: wire.Message, event: threading.Event) -> Answer:
         fields["max_file_bytes"],
         event.is_set,
         judged=fields["judged"],
-        hides=search.hider(fields["hidden"]),
+        hides=hider(fields["hidden"]),
     )
     return wire.Kind.FOUND, found, rows
 
 
-def _list(message: wire.Message, event: threading.Event) -> Answer:
+def list_entries(
+    message: wire.Message, event: threading.Event, hider: Hider = search.hider
+) -> Answer:
+    """Answer LIST; `hider` as for `search_files`."""
     fields = message.fields
     listed, rows = listing.entries(
         fields["path"],
@@ -110,7 +118,7 @@ def _list(message: wire.Message, event: threading.Event) -> Answer:
         fields["max_entries"],
         event.is_set,
         judged=fields["judged"],
-        hides=search.hider(fields["hidden"]),
+        hides=hider(fields["hidden"]),
     )
     return wire.Kind.LISTED, listed, rows
 
@@ -127,8 +135,8 @@ REQUESTS: dict[int, Callable[[wire.Message, threading.Event], Answer]] = {
     wire.Kind.APPEND: _append,
     wire.Kind.REPLACE: _replace,
     wire.Kind.EDIT: _edit,
-    wire.Kind.SEARCH: _search,
-    wire.Kind.LIST: _list,
+    wire.Kind.SEARCH: search_files,
+    wire.Kind.LIST: list_entries,
     wire.Kind.RESOLVE: _resolve,
 }
 """What answers each kind. The event is set when the host no longer wants an answer."""

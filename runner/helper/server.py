@@ -19,7 +19,8 @@ from functools import partial
 from typing import Any, NoReturn
 
 from runner.helper import files, processes, tunnels, watch, wire
-from runner.helper.jobs import SWEEP_STEP_S, Job, Output, StartFailed
+from runner.helper.jobs import SWEEP_STEP_S, Job, StartFailed
+from runner.helper.pipes import Output
 from runner.helper.processes import OOM_KILLS, REFUSED_FORKS
 from runner.helper.requests import REQUESTS
 from runner.helper.users import Users
@@ -98,7 +99,6 @@ class Server:
         self._work: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._workers = 0
         self._incoming_bytes = 0
-        self._outgoing_bytes = 0
         self._room = threading.Event()
         """Workers may make more to send."""
         self._room.set()
@@ -232,7 +232,6 @@ class Server:
         self._tunnels.end()
         self._outgoing.clear()
         self.sent_bytes = self.queued_bytes
-        self._outgoing_bytes = 0
         self._room.set()
         for event in self._cancelled.values():
             event.set()
@@ -260,8 +259,7 @@ class Server:
     def _queue(self, data: bytes) -> None:
         self._outgoing.append(memoryview(data))
         self.queued_bytes += len(data)
-        self._outgoing_bytes += len(data)
-        if self._outgoing_bytes >= WAITING_BYTES:
+        if self.queued_bytes - self.sent_bytes >= WAITING_BYTES:
             self._room.clear()
 
     def _flush(self) -> None:
@@ -272,8 +270,7 @@ class Server:
                 batch = [self._outgoing[i] for i in range(min(64, len(self._outgoing)))]
                 count = os.writev(stream.sink, batch)
                 self.sent_bytes += count
-                self._outgoing_bytes -= count
-                if self._outgoing_bytes < WAITING_BYTES:
+                if self.queued_bytes - self.sent_bytes < WAITING_BYTES:
                     self._room.set()
                 while count:
                     first = self._outgoing[0]

@@ -1,35 +1,23 @@
 """A sandbox without a container: a directory of the test stands for `/workspace`.
 
-It runs the helper's own functions, so that what a tool makes of them can be tested without
-Docker. It isolates nothing.
+What is asked about files goes over a stream in memory to the helper's own functions, so that
+what a tool makes of them can be tested without Docker. Commands run here. It isolates nothing.
 """
 
 import asyncio
-import json
 import os
 import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Literal, TypeVar, cast
+from typing import Any, Literal, cast
 
-from runner.answers import (
-    Collector,
-    Edit,
-    Edited,
-    Entry,
-    Listing,
-    Page,
-    Part,
-    RequestFailed,
-    RunResult,
-    SearchResult,
-)
+from runner.answers import Collector, RunResult
 from runner.conversation import OnOutput
-from runner.helper import files, listing, paging, search
+from runner.errors import SandboxLost
+from runner.helper import wire
 from runner.sandbox import DEFAULT_OUTPUT_LIMIT_BYTES, WORKSPACE, Sandbox
-
-T = TypeVar("T")
+from runner.testing import FakeHelper, fake_shell, memory_carriers
 
 
 def local_sandbox(workspace: Path) -> Sandbox:
@@ -41,122 +29,28 @@ class LocalSandbox:
     """What tools use of `runner.sandbox.Sandbox`."""
 
     def __init__(self, workspace: Path):
-        self._workspace = str(workspace.resolve())  # no link stands in what is judged
+        self._workspace = str(workspace.resolve())
 
-    async def resolve(self, path: str) -> str:
-        return self._back(_asked(lambda: files.resolve(self._there(path))).encode()).decode()
+    def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:
+        """A request about files: each has a conversation of its own, in whichever event loop."""
 
-    async def read(self, path: str, *, limit_bytes: int, judged: str | None = None) -> bytes:
-        return _asked(
-            lambda: files.read(self._there(path), limit_bytes, judged=self._judged(judged))
-        )
-
-    async def write(self, path: str, content: bytes, *, judged: str | None = None) -> int:
-        return _asked(lambda: files.write(self._there(path), content, judged=self._judged(judged)))
-
-    async def replace(
-        self, path: str, old: bytes, new: bytes, *, limit_bytes: int, judged: str | None = None
-    ) -> int:
-        return _asked(
-            lambda: files.replace(
-                self._there(path), old, new, limit_bytes, judged=self._judged(judged)
+        async def ask(*arguments: Any, **options: Any) -> Any:
+            ours, theirs = memory_carriers()
+            FakeHelper(theirs, fake_shell, Path(self._workspace), os.getuid(), os.getgid())
+            sandbox = await Sandbox.open(
+                ours,
+                os.urandom(wire.MARKER_BYTES),
+                diagnose=_nothing_is_wrong,
+                expires_s=None,
+                idle_s=None,
+                timeout_s=5.0,
             )
-        )
+            try:
+                return await getattr(sandbox, name)(*arguments, **options)
+            finally:
+                sandbox.close()
 
-    async def read_part(
-        self, path: str, *, start: int, limit_bytes: int, judged: str | None = None
-    ) -> Part:
-        size, content = _asked(
-            lambda: paging.part(self._there(path), start, limit_bytes, judged=self._judged(judged))
-        )
-        return Part(content, size)
-
-    async def read_lines(
-        self, path: str, *, first: int, count: int, limit_bytes: int, judged: str | None = None
-    ) -> Page:
-        fields, content = _asked(
-            lambda: paging.page(
-                self._there(path),
-                first,
-                count,
-                limit_bytes,
-                lambda: False,
-                judged=self._judged(judged),
-            )
-        )
-        return Page(content=content, **fields)
-
-    async def append(self, path: str, content: bytes, *, judged: str | None = None) -> int:
-        return _asked(lambda: files.append(self._there(path), content, judged=self._judged(judged)))
-
-    async def edit(
-        self,
-        path: str,
-        edits: Sequence[Edit],
-        *,
-        limit_bytes: int,
-        judged: str | None = None,
-    ) -> Edited:
-        texts = [(edit.old, edit.new, edit.all) for edit in edits]
-        counts, is_written = _asked(
-            lambda: files.edit(
-                self._there(path), texts, limit_bytes, lambda: False, judged=self._judged(judged)
-            )
-        )
-        return Edited(tuple(counts), is_written)
-
-    async def list(
-        self,
-        path: str,
-        *,
-        glob: str = "",
-        depth: int,
-        max_entries: int,
-        judged: str | None = None,
-        hidden: Sequence[str] = (),
-    ) -> Listing:
-        hides = search.hider(hidden) or (lambda path: False)
-        fields, rows = _asked(
-            lambda: listing.entries(
-                self._there(path),
-                glob,
-                depth,
-                max_entries,
-                lambda: False,
-                judged=self._judged(judged),
-                hides=lambda path: hides(self._back(path)),
-            )
-        )
-        del fields["entries"]
-        return Listing(tuple(Entry(*json.loads(row)) for row in rows.splitlines()), **fields)
-
-    async def search(
-        self,
-        path: str,
-        pattern: str,
-        *,
-        ignore_case: bool,
-        include: str,
-        max_matches: int,
-        max_file_bytes: int,
-        judged: str | None = None,
-        hidden: Sequence[str] = (),
-    ) -> SearchResult:
-        hides = search.hider(hidden) or (lambda path: False)
-        fields, rows = _asked(
-            lambda: search.search(
-                self._there(path),
-                pattern,
-                ignore_case,
-                include,
-                max_matches,
-                max_file_bytes,
-                lambda: False,
-                judged=self._judged(judged),
-                hides=lambda path: hides(self._back(path)),
-            )
-        )
-        return SearchResult(rows=self._back(rows), **fields)
+        return ask
 
     async def run(
         self,
@@ -176,7 +70,7 @@ class LocalSandbox:
         argv = ["/bin/sh", "-c", command] if isinstance(command, str) else list(command)
         process = await asyncio.create_subprocess_exec(
             *(argument.replace(WORKSPACE, self._workspace) for argument in argv),
-            cwd=self._there(cwd),
+            cwd=cwd.replace(WORKSPACE, self._workspace),
             env={**os.environ, **(env or {})},
             stdin=asyncio.subprocess.DEVNULL if stdin is None else asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
@@ -217,20 +111,9 @@ class LocalSandbox:
             duration_s=time.monotonic() - started,
         )
 
-    def _there(self, path: str) -> str:
-        if path == WORKSPACE or path.startswith(f"{WORKSPACE}/"):
-            return self._workspace + path.removeprefix(WORKSPACE)
-        return path
-
-    def _judged(self, path: str | None) -> str | None:
-        return None if path is None else self._there(path)
-
     def _back(self, data: bytes) -> bytes:
         return data.replace(self._workspace.encode(), WORKSPACE.encode())
 
 
-def _asked(request: Callable[[], T]) -> T:
-    try:
-        return request()
-    except files.Failure as failure:
-        raise RequestFailed(failure.code, failure.detail) from failure
+async def _nothing_is_wrong() -> SandboxLost | None:
+    return None

@@ -70,6 +70,8 @@ def test_names_that_are_no_utf_8_are_names_too() -> None:
         ("a\\", "syntax error"),
         ("{a,b", "a { is not closed"),
         ("{a,b}" * 10, "more than 64 alternatives"),
+        ("a/" * 1025, "more than 1024 names"),
+        ("{a,b}/" * 6 + "**/c/" * 8, "more than 1024 names"),
         ("{" * 300 + "}" * 300, "more than 64 alternatives"),
         ("a" * 4097, "longer than 4096 bytes"),
     ],

@@ -16,20 +16,10 @@ import pytest
 
 from runner.helper import tunnels, wire
 from runner.helper.wire import Kind, Message
-from tests.helper import test_server
-from tests.helper.test_server import KIB, MIB, Helper, Peer, Start, runs_on
+from tests.helper.running import KIB, MIB, Helper, Peer, Start, runs_on
 from tests.host import SOON_S, wait_until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.docker]
-
-supervisor = test_server.supervisor
-namespace = test_server.namespace
-place = test_server.place
-cgroup = test_server.cgroup
-start = test_server.start
-helper = test_server.helper
-how = test_server.how
-either = test_server.either
 
 FIRST = wire.TUNNEL_BASE
 WINDOW = wire.TUNNEL_WINDOW_BYTES
