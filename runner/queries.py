@@ -19,7 +19,7 @@ from pathlib import PurePath
 from typing import Any
 
 from runner.errors import ConfigurationError
-from runner.model import Record, SessionInfo
+from runner.model import Record, SessionInfo, shown
 from runner.store import Store
 
 __all__ = ["QUERIES", "Query", "answer"]
@@ -183,11 +183,9 @@ def _messages(store: Store, session_id: str) -> Iterator[tuple[str, str]]:
 
 
 def _result(record: Record) -> str:
-    """A call's text, as its model was shown it."""
-    output = record.output
-    if record.error is None:
-        return output.removesuffix("\n")
-    return record.error if not output else f"{output.removesuffix(chr(10))}\n{record.error}"
+    """A call's text, as its model was shown it; without the line end that output has."""
+    text = shown(record.output, record.error)
+    return text if record.error is not None else text.removesuffix("\n")
 
 
 def _cron_list(store: Store, arguments: Mapping[str, Any]) -> str:

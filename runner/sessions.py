@@ -125,7 +125,8 @@ class Lease:
         self._lock = lock
         self.added_environment: dict[str, str] = {}
         """Variables that whoever attaches to its sandboxes adds; see `OnSandbox`."""
-        self._programs: Programs | None = None
+        self.programs = Programs()
+        """What goes on between calls of this lease; it ends with it."""
         self._sandbox: Sandbox | None = None
         self._opening = asyncio.Lock()
         self._released = False
@@ -139,13 +140,6 @@ class Lease:
     def environment(self) -> Mapping[str, str]:
         """Variables that every call of the session gets; what it was opened with comes first."""
         return {**self.added_environment, **self.info.options["environment"]}
-
-    @property
-    def programs(self) -> Programs:
-        """What goes on between calls of this lease; it ends with it."""
-        if self._programs is None:
-            self._programs = Programs()
-        return self._programs
 
     async def sandbox(self) -> Sandbox:
         """The session's sandbox: the one at hand, or a new one where that was lost.

@@ -16,15 +16,30 @@ from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
+    SettingsError,
     TomlConfigSettingsSource,
 )
 
 from runner.errors import ConfigurationError
 
 APPLICATION = "rousseau-runner"
+MIN_TOKEN_CHARACTERS = 16
 
 Bytes = Annotated[int, Field(gt=0)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+def _file() -> Path:
+    """Where the file of settings is, if there is one."""
+    given = os.environ.get("RUNNER_CONFIG")
+    return Path(given) if given else platformdirs.user_config_path(APPLICATION) / "config.toml"
+
+
+def _words(problem: Any) -> str:
+    """What is wrong with a value, of which nothing is shown: it may be a secret."""
+    if problem["type"] == "extra_forbidden":
+        return "there is no such setting"
+    return str(problem["msg"]).removeprefix("Value error, ")
 
 
 def _runtime_dir() -> Path:
@@ -89,6 +104,7 @@ class Settings(BaseSettings):
         frozen=True,
         extra="forbid",
         use_attribute_docstrings=True,
+        hide_input_in_errors=True,  # it may be a secret
     )
 
     data_dir: Path = Field(default_factory=lambda: platformdirs.user_data_path(APPLICATION))
@@ -143,13 +159,23 @@ class Settings(BaseSettings):
     max_transfer_bytes: Bytes = 1024**3
     """What a session may send and receive, all connections together."""
 
-    mcp_token: Annotated[SecretStr, Field(min_length=16)] | None = None
+    mcp_token: SecretStr | None = None
     """What clients of `runner mcp --http` must show as their bearer token, 16 characters at least.
     Without one the server listens on this machine's own addresses only."""
     mcp_max_sessions: Annotated[int, Field(ge=1)] = 16
     """Sessions that one MCP server has open at once."""
     mcp_progress_s: Seconds = 5.0
     """How often a client of the MCP server hears of a call that takes long."""
+
+    @field_validator("mcp_token")
+    @classmethod
+    def _long_enough(cls, token: SecretStr | None) -> SecretStr | None:
+        if token is not None and len(token) < MIN_TOKEN_CHARACTERS:
+            raise ValueError(
+                f"{len(token)} characters are too few: {MIN_TOKEN_CHARACTERS} at least, such as"
+                " those that `openssl rand -hex 32` prints"
+            )
+        return token
 
     @field_validator("data_dir", "cache_dir", "runtime_dir")
     @classmethod
@@ -166,12 +192,10 @@ class Settings(BaseSettings):
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Arguments, environment, file: no .env, no secrets directory."""
-        given = os.environ.get("RUNNER_CONFIG")
-        path = Path(given) if given else platformdirs.user_config_path(APPLICATION) / "config.toml"
         return (
             init_settings,
             env_settings,
-            TomlConfigSettingsSource(settings_cls, toml_file=path),
+            TomlConfigSettingsSource(settings_cls, toml_file=_file()),
         )
 
     @classmethod
@@ -189,9 +213,14 @@ class Settings(BaseSettings):
             return cls(**{name: value for name, value in arguments.items() if value is not None})
         except pydantic.ValidationError as error:
             problems = "; ".join(
-                f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}"
+                f"{'.'.join(map(str, problem['loc']))}: {_words(problem)}"
                 for problem in error.errors()
             )
             raise ConfigurationError(f"settings: {problems}") from error
+        except SettingsError as error:
+            raise ConfigurationError(
+                f"settings: {error}: a variable has lists and tables as JSON, such as"
+                """ RUNNER_INTERCEPT='["api.example.com"]'"""
+            ) from error
         except ValueError as error:  # the file is not TOML
-            raise ConfigurationError(f"settings: {error}") from error
+            raise ConfigurationError(f"settings: {_file()}: {error}") from error

@@ -15,6 +15,7 @@ from runner.cli.exits import MEANINGS
 from runner.errors import EXITS
 from runner.helper import wire
 from runner.settings import Limits, Settings
+from runner.tools.extended import extended_tools
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted(
@@ -104,6 +105,15 @@ def test_the_architecture_lists_every_error_with_its_exits() -> None:
     ]
 
 
+def test_the_architecture_names_every_module() -> None:
+    text = page("docs/architecture.md")
+    package = Path(runner.__file__).parent
+    modules = [*package.glob("*.py"), *(package / "helper").glob("*.py"), *package.glob("*/")]
+    named = {module.stem for module in modules if not module.stem.startswith("__")} - {"version"}
+
+    assert [name for name in sorted(named) if not re.search(rf"`(helper/)?{name}[`/]", text)] == []
+
+
 # Settings.
 
 
@@ -159,7 +169,7 @@ DESCRIBED = [
                 "bash": "bash with more",
             }.get(tool.name, tool.name),
         )
-        for tool in tools.extended_tools()
+        for tool in extended_tools()
     ),
 ]
 """Tools, and the headings on the tools page that they are under."""

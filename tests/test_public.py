@@ -75,6 +75,10 @@ def test_importing_the_package_imports_nothing_heavy(import_: str) -> None:
         ("from runner import Policy", ("docker", "sqlite3")),
         ("from runner.helper import wire", ("dataclasses", "asyncio", "docker")),
         ("from runner import Settings", ("docker", "sqlite3")),
+        (
+            "from runner import AsyncRunner",
+            ("h11", "cryptography", "mcp", "uvicorn", "starlette", "cronsim", "httpx2"),
+        ),
     ],
 )
 def test_a_part_does_not_bring_what_it_does_not_need(import_: str, absent: tuple[str, ...]) -> None:

@@ -1,7 +1,6 @@
 """`runner approvals`: answering calls that wait for a person, from any terminal."""
 
 import json
-import time
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,7 +10,7 @@ from runner.cli.options import Json, Quiet, terminal_of
 from runner.cli.prompt import argument_lines, barred, preview_lines
 from runner.cli.session import no_session
 from runner.cli.terminal import Terminal, described
-from runner.cli.values import ago
+from runner.cli.values import ago, local_time
 from runner.errors import ApprovalNotFound
 
 if TYPE_CHECKING:
@@ -167,7 +166,7 @@ def _lines(terminal: Terminal, approval: "Approval", now: float) -> list[str]:
     }
     for name in ("asked_at", "expires_at", "ended_at"):
         if name in facts:
-            facts[name] = _moment(float(str(facts[name])), now)
+            facts[name] = local_time(float(str(facts[name])), now)
     call = argument_lines(json.loads(approval.arguments))
     if approval.resolved is not None:
         call.append(f"the path leads to {json.dumps(approval.resolved)}")
@@ -183,11 +182,6 @@ def _width(terminal: Terminal) -> int:
     from rich.console import Console
 
     return Console().width
-
-
-def _moment(at: float, now: float) -> str:
-    local = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
-    return f"{local} (in {ago(at - now)})" if at > now else f"{local} ({ago(now - at)} ago)"
 
 
 def _json(preview: "Preview") -> dict[str, Any]:

@@ -100,7 +100,8 @@ def run(
         "read_only": read_only,
         "environment": variables(env or []),
     }
-    chosen = _policy(terminal, policy)
+    chosen = chosen_policy(terminal, policy)
+    warn_of_no_hosts(terminal, chosen, settings.network)
     what = "workspace " + (workspace or "empty (--workspace DIR mounts one)")
     terminal.say(f"policy {chosen.name}, {what}")
     line = command[0] if len(command) == 1 else shlex.join(command)
@@ -225,7 +226,7 @@ def call(
 
     terminal = terminal_of(context)
     settings = Settings.read()
-    chosen = _policy(terminal, policy)
+    chosen = chosen_policy(terminal, policy)
     terminal.say(f"policy {chosen.name}")
     raw = tool_input(input_)
     approver = approver_for(terminal, ask)
@@ -252,10 +253,21 @@ def call(
     raise typer.Exit(interrupts.run(work, say=terminal.say))
 
 
-def _policy(terminal: Terminal, given: str) -> "Policy":
+def chosen_policy(terminal: Terminal, given: str) -> "Policy":
+    """The policy that was named, its warnings said.
+
+    Raises:
+        PolicyError: There is no such file, or it can't be loaded.
+    """
     from runner.app import as_policy
 
     policy = as_policy(given)
     for warning in policy.warnings:
         terminal.warn(f"{policy.name}: {warning}")
     return policy
+
+
+def warn_of_no_hosts(terminal: Terminal, policy: "Policy", network: str) -> None:
+    """Say that an allowlist is empty: whoever asked for one expects to reach something."""
+    if network == "allowlist" and not policy.network.allow:
+        terminal.warn(f"policy {policy.name} has no `network` rules: nothing can be reached")

@@ -33,14 +33,12 @@ from runner.cli.options import (
     terminal_of,
 )
 from runner.cli.terminal import Progress, Terminal
-from runner.cli.values import ago, duration_s
+from runner.cli.values import ago, duration_s, local_time
 from runner.model import Job, Run, RunState
 
 if TYPE_CHECKING:
     from runner.store import Store
 
-RUN_TIMEOUT_S = 3600.0
-GRACE_S = 60.0
 WHAT_CHARACTERS = 60
 """Of what a job runs, in a list; `--json` has all of it."""
 
@@ -148,12 +146,13 @@ def add(
         network="" if network is None else network.value,
         tools=tools.value,
         timeout_s=timeout,
-        run_timeout_s=RUN_TIMEOUT_S if run_timeout is None else run_timeout,
+        **({} if run_timeout is None else {"run_timeout_s": run_timeout}),
         deliver=deliver,
         missed=missed.value,
         overlap=overlap.value,
         lost=lost.value,
     )
+    _warn_of_failures(terminal, job)
     with _store() as store:
         store.add_job(job)
     if terminal.as_json:
@@ -212,7 +211,7 @@ def runs(
                 run.id,
                 run.job,
                 str(run.state),
-                _moment(run.scheduled_at),
+                local_time(run.scheduled_at),
                 _took(run),
                 run.session_id or "-",
                 run.delivery or "-",
@@ -274,11 +273,12 @@ def run(
 
     async def work(interruption: Interrupts) -> int:
         from runner.cron import document, run_now
+        from runner.store.jobs import no_job
 
         with Progress(terminal, opening=IMAGES_ONCE) as progress, _store() as store:
             job = store.job(name)
             if job is None:
-                raise _not_found(name)
+                raise no_job(name)
             ended = await run_now(store, job, settings, on_line=progress.show)
             interruption.finishing()
             result = document(store, job, ended)
@@ -325,9 +325,8 @@ def daemon(
     async def work(interruption: Interrupts) -> int:
         from runner.cron import Daemon
 
-        async with Daemon(
-            settings, max_runs=max_runs, grace_s=GRACE_S if grace is None else grace
-        ) as daemon:
+        given: dict[str, Any] = {} if grace is None else {"grace_s": grace}
+        async with Daemon(settings, max_runs=max_runs, **given) as daemon:
             count = len(daemon.store.jobs())
             terminal.say(f"running {count} {'job' if count == 1 else 'jobs'}; Ctrl-C ends it")
             try:
@@ -347,12 +346,6 @@ def _store() -> "Store":
     from runner.settings import Settings
 
     return open_store(Settings.read())
-
-
-def _not_found(name: str) -> Exception:
-    from runner.errors import ConfigurationError
-
-    return ConfigurationError(f"there is no job {name!r}; `runner cron list` shows those there are")
 
 
 def _calls(command: Sequence[str], calls: Sequence[str]) -> str | list[dict[str, Any]]:
@@ -390,6 +383,34 @@ def _policy(terminal: Terminal, given: str) -> str:
     return given if given in Policy.shipped() else str(Path(given).expanduser().absolute())
 
 
+def _warn_of_failures(terminal: Terminal, job: Job) -> None:
+    """Say what would make the job fail today. It may be put right until its time comes."""
+    from runner.errors import WorkspaceError
+    from runner.policy import Policy
+    from runner.settings import Settings
+    from runner.workspace import check_workspace
+
+    most_s = Settings.read().max_timeout_s
+    if job.timeout_s is not None and job.timeout_s > most_s:
+        terminal.warn(
+            f"the job will fail while this is so: its calls' time limit is {job.timeout_s:g} s,"
+            f" and `max_timeout_s` is {most_s:g}"
+        )
+    if not job.workspace:
+        return
+    try:
+        workspace = check_workspace(Path(job.workspace))
+    except WorkspaceError as error:
+        terminal.warn(f"the job will fail while this is so: {error}")
+        return
+    is_file = job.policy not in Policy.shipped()
+    if is_file and not job.read_only and Path(job.policy).resolve().is_relative_to(workspace):
+        terminal.warn(
+            f"the job will fail while this is so: the policy {job.policy} lies in the workspace,"
+            " where its calls could change it"
+        )
+
+
 def _runs_of(store: "Store", job: Job) -> list[Run]:
     # A job that was removed may have had this one's name.
     return [run for run in store.runs(job.name, limit=5) if run.job_id == job.id]
@@ -415,10 +436,6 @@ def _next(job: Job) -> str:
     if following is None:
         return "never"
     return datetime.fromtimestamp(following, ZoneInfo(job.zone)).strftime("%Y-%m-%d %H:%M %Z")
-
-
-def _moment(at: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
 
 
 def _took(run: Run) -> str:

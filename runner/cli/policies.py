@@ -1,7 +1,6 @@
 """`runner policy`: what a policy says and why, what it would have said, one to start from."""
 
 import json
-import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
@@ -14,7 +13,7 @@ from runner.cli.exits import NO, OK
 from runner.cli.options import Json, Quiet, Tools, ToolSetName, terminal_of
 from runner.cli.session import no_session
 from runner.cli.terminal import described, one_line
-from runner.cli.values import moment, tool_input
+from runner.cli.values import local_time, moment, tool_input
 from runner.errors import INVALID, PolicyError
 
 if TYPE_CHECKING:
@@ -76,6 +75,7 @@ def _about(policy: "Policy") -> dict[str, Any]:
         "policy": policy.name,
         "mode": str(policy.mode),
         "rules": len(policy.rules),
+        "network_rules": len(policy.network.allow) + len(policy.network.deny),
         "default": str(policy.default.verdict),
         "digest": policy.digest,
     }
@@ -412,7 +412,7 @@ def _row(call: "Replayed") -> tuple[str, ...]:
     assert call.now is not None
     record = call.record
     return (
-        time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(record.started_at)),
+        local_time(record.started_at),
         record.session_id,
         _short(f"{record.tool} {record.arguments}"),
         _said(call.then),

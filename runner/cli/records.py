@@ -14,6 +14,7 @@ from runner.cli.interrupts import Interrupts
 from runner.cli.options import Json, Quiet, Verbose, terminal_of
 from runner.cli.session import no_session
 from runner.cli.terminal import Terminal, one_line
+from runner.cli.values import local_time
 from runner.errors import AuditBroken
 
 if TYPE_CHECKING:
@@ -104,7 +105,7 @@ def _print(terminal: Terminal, row: "AuditRow") -> None:
 
 def event_line(row: "AuditRow") -> str:
     """An event as one line that is safe to look at, wherever it is looked at."""
-    moment = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(row.at))
+    moment = local_time(row.at)
     shown = _SHOWN.get(row.event, tuple(row.body))
     facts = [
         _fact(name, row.body[name]) for name in shown if row.body.get(name) not in (None, "", False)

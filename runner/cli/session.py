@@ -28,7 +28,7 @@ from runner.cli.options import (
     terminal_of,
 )
 from runner.cli.terminal import Progress, described
-from runner.cli.values import ago, duration_s, variables
+from runner.cli.values import ago, duration_s, local_time, variables
 from runner.errors import SessionNotFound
 from runner.model import SessionInfo, SessionState
 
@@ -167,7 +167,8 @@ def show(context: typer.Context, id_: Id, as_json: Json = False) -> None:
     options = facts.pop("options")
     limits = options.pop("limits", {})
     for name in ("created_at", "used_at", "expires_at", "ended_at"):
-        facts[name] = _moment(facts[name], now)
+        if facts[name] is not None:
+            facts[name] = local_time(facts[name], now)
     terminal.print("\n".join(described(_flat({**facts, **options, **limits}))))
 
 
@@ -229,13 +230,6 @@ def _end(info: SessionInfo) -> float:
 
 def _left(info: SessionInfo, now: float) -> str:
     return ago(_end(info) - now) if info.state is SessionState.OPEN else "-"
-
-
-def _moment(at: float | None, now: float) -> str | None:
-    if at is None:
-        return None
-    local = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
-    return f"{local} (in {ago(at - now)})" if at > now else f"{local} ({ago(now - at)} ago)"
 
 
 def _flat(facts: dict[str, Any]) -> dict[str, str]:

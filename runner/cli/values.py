@@ -120,6 +120,14 @@ def ago(seconds: float) -> str:
     return "".join(parts[:2])
 
 
+def local_time(at: float, now: float | None = None) -> str:
+    """A moment for people, by this machine's clock; with `now`, how far that is from it, too."""
+    local = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
+    if now is None:
+        return local
+    return f"{local} (in {ago(at - now)})" if at > now else f"{local} ({ago(now - at)} ago)"
+
+
 def size(count: float) -> str:
     """A size for people, such as `221 MiB`."""
     for unit in ("B", "KiB", "MiB", "GiB"):

@@ -6,7 +6,7 @@ import re
 import secrets
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
 from urllib.parse import urlsplit
 
 from runner.cron.schedule import check_schedule
@@ -23,12 +23,11 @@ MAX_RUN_S = 24 * 3600.0
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", re.ASCII)
 _URL_CHARACTERS = 2000
 _CHOICES = {
-    "missed": ("skip", "run_once", "run_all"),
-    "overlap": ("skip", "wait"),
-    "lost": ("report", "rerun"),
-    "network": ("", "none", "allowlist", "open"),
-    "tools": ("rousseau", "extended"),
+    name: get_args(hint)
+    for name, hint in get_type_hints(Job).items()
+    if get_origin(hint) is Literal
 }
+"""What may be chosen for those fields of a job that are a choice."""
 
 
 class FileTarget(NamedTuple):

@@ -128,7 +128,6 @@ def plan(schedule: str, zone: str, *, seen_to: float, now: float, missed: Missed
         case "run_once":
             return [Planned(late[-1], run=True, missed=len(late) - 1)]
         case "run_all":
-            first, *others = late[-RUN_ALL_LIMIT:]
-            made_up = [Planned(at, run=True, missed=0) for at in others]
-            return [Planned(first, run=True, missed=max(0, len(late) - RUN_ALL_LIMIT)), *made_up,
-                    *planned]  # fmt: skip
+            made_up = [Planned(at, run=True, missed=0) for at in late[-RUN_ALL_LIMIT:]]
+            made_up[0] = made_up[0]._replace(missed=len(late) - len(made_up))
+            return made_up + planned

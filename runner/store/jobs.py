@@ -20,7 +20,7 @@ from runner.model import Job, Run, RunState
 from runner.store.ledger import UNKNOWN_OWNER_GRACE_S, Ledger, inserting
 from runner.store.rows import NAME_LIMIT_BYTES, kept
 
-__all__ = ["JobRecords"]
+__all__ = ["JobRecords", "no_job"]
 
 MAX_WAITING = 32
 """Runs of one job that wait; a time that comes while so many do is skipped."""
@@ -360,9 +360,7 @@ class JobRecords(Ledger):
     def _read_job(self, name: str) -> Job:
         found = self._read_jobs("name = ?", (name,))
         if not found:
-            raise ConfigurationError(
-                f"there is no job {name!r}; `runner cron list` shows those there are"
-            )
+            raise no_job(name)
         return found[0]
 
     def _read_runs(self, where: str, values: Sequence[Any], *, limit: int = -1) -> list[Run]:
@@ -400,6 +398,11 @@ class JobRecords(Ledger):
         body = {**_facts(ended), "reason": reason}
         self._append(_END_EVENT[state], ended.session_id, "", body)
         return ended
+
+
+def no_job(name: str) -> ConfigurationError:
+    """The error of a name that is no job's."""
+    return ConfigurationError(f"there is no job {name!r}; `runner cron list` shows those there are")
 
 
 _END_EVENT = {

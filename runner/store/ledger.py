@@ -29,7 +29,14 @@ from runner.store import schema
 from runner.store.database import Database
 from runner.store.rows import CallRow
 
-__all__ = ["Ledger", "checked_event", "inserting", "no_session"]
+__all__ = [
+    "TOUCH_EVERY_S",
+    "UNKNOWN_OWNER_GRACE_S",
+    "Ledger",
+    "checked_event",
+    "inserting",
+    "no_session",
+]
 
 STORED_OUTPUT_LIMIT_BYTES = 64 * 1024
 """How much of an output, and of an error, is kept: the start. The hash is of the whole."""

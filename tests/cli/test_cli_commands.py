@@ -196,11 +196,12 @@ def test_our_own_mistake_is_called_one_and_its_traceback_is_there_on_request(cli
 
 
 def test_a_sound_policy_is_described(cli: Cli) -> None:
-    (cli.directory / "mine.yaml").write_text("mode: pattern\nallow:\n  - {tool: read}\n")
+    rules = "mode: pattern\nallow:\n  - {tool: read}\nnetwork:\n  allow: [{host: a.example}]\n"
+    (cli.directory / "mine.yaml").write_text(rules)
     done = cli("policy", "check", "mine.yaml", "--json")
     assert done.returncode == 0
     about = json.loads(done.stdout)
-    assert about["rules"] == 1
+    assert (about["rules"], about["network_rules"]) == (1, 1)
     assert about["default"] == "deny"
     assert about["warnings"] == []
 

@@ -103,6 +103,24 @@ def test_a_policy_file_is_named_as_the_daemon_will_find_it(cli: Cli, here: Here)
 @pytest.mark.parametrize(
     ("words", "said"),
     [
+        (["--workspace", "missing"], "missing': there is no such directory"),
+        (["--timeout", "9h"], "time limit is 32400 s, and `max_timeout_s` is 3600"),
+        (["--workspace", ".", "--policy", "mine.yaml"], "lies in the workspace"),
+    ],
+)
+def test_what_would_make_the_job_fail_is_said_when_it_is_added(
+    here: Here, words: list[str], said: str
+) -> None:
+    done = here("add", "a", "* * * * *", *words, "--", "ls")
+
+    assert done.status == 0
+    assert "the job will fail while this is so: " in done.err
+    assert said in done.err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
         (["add", "a", "* * * * *"], "a command after"),
         (["add", "a", "* * * * *", "--call", "bash {}", "--", "ls"], "one of the two"),
         (["add", "a", "* * * * *", "--call", "bash"], "is not TOOL INPUT"),

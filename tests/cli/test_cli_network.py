@@ -3,6 +3,8 @@
 import json
 from typing import Any
 
+import pytest
+
 from runner.app import DATABASE
 from runner.model import Connection, Verdict
 from runner.store import Store
@@ -75,3 +77,47 @@ def test_a_policy_says_what_it_makes_of_a_connection(cli: Cli) -> None:
         "addresses": [],
     }
     assert (allowed.returncode, refused.returncode) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["169.254.169.254:80", "--open"], "deny by what may be dialled: 169.254.169.254 is not"),
+        (["10.1.2.3:22"], "allow by network.allow[2]\n"),
+        (["8.8.8.8:443", "--open"], "allow by open\n"),
+    ],
+)
+def test_of_an_address_it_says_whether_it_would_be_dialled(
+    cli: Cli, words: list[str], said: str
+) -> None:
+    rule = "    - {host: 10.0.0.0/8, ports: 22}\n"
+    (cli.directory / "mine.yaml").write_text(POLICY.replace("default:", f"{rule}default:"))
+
+    assert cli("policy", "connect", "mine.yaml", *words).stdout.startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["pypi.org"], "needs a port"),
+        (["pypi.org:https"], "neither HOST:PORT nor a URL"),
+        (["pypi.org:443/simple"], "neither HOST:PORT nor a URL"),
+        (["https://me:secret@pypi.org/"], "without a user"),
+        (["127.1:80"], "disguise"),
+        (["ftp://pypi.org/"], "no URL of http or https"),
+        (["pypi.org:443", "--method", "GET"], "with a URL"),
+        (["http://pypi.org/", "--method", "GET /"], "a method of HTTP"),
+    ],
+)
+def test_what_is_no_connection_is_an_error(cli: Cli, words: list[str], said: str) -> None:
+    done = cli("policy", "connect", "default", *words)
+
+    assert (done.returncode, done.stdout) == (2, "")
+    assert said in done.stderr
+
+
+def test_an_allowlist_without_hosts_is_warned_of(cli: Cli) -> None:
+    cli.environment["DOCKER_HOST"] = "unix:///nowhere"
+
+    assert "has no `network` rules" in cli("run", "--network", "allowlist", "true").stderr
+    assert "has no `network` rules" not in cli("run", "true").stderr
