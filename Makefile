@@ -14,7 +14,7 @@ demo: ## Set up what is missing, then watch an agent's tool calls run in a locke
 
 test: lint ## Set up what is missing, then check style and types, and run all tests
 	@$(setup) inspector docker cli runsc images
-	$(setup) run $(python) -m pytest --cov --numprocesses auto --maxprocesses 4 --dist loadfile
+	$(setup) run $(python) -m pytest --cov --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
 lint: ## Check style and types
 	@$(setup) dev

@@ -190,11 +190,16 @@ Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]
 async def serving(world: World, address: str, port: int, handler: Handler) -> AsyncIterator[None]:
     """A server that answers at this address and port of the world."""
 
+    handling: set[asyncio.Future[None]] = set()
+
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        over = asyncio.get_running_loop().create_future()
+        handling.add(over)
         try:
             await handler(reader, writer)
         finally:
             writer.close()
+            over.set_result(None)
 
     server = await asyncio.start_server(handle, LOOPBACK, 0)
     world.servers[address, port] = server.sockets[0].getsockname()[1]
@@ -203,6 +208,8 @@ async def serving(world: World, address: str, port: int, handler: Handler) -> As
     finally:
         server.close()
         await world.leash.close()
+        if handling:  # each ends with its connection, and would outlive the loop if it did not
+            await asyncio.wait(handling, timeout=5)
 
 
 class Web:
